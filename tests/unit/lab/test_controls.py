@@ -30,12 +30,3 @@ def test_a_stage_goes_to_as_many_slots_as_it_has_or_to_more_with_a_restart():
     ]:
         with pytest.raises(BadInput, match=words):
             made.move(stage, slots, strategy)
-
-
-@pytest.mark.parametrize("strategy", ["pause_resume", "lazy"])
-def test_a_strategy_that_is_not_possible_with_the_job_s_order_is_refused(strategy):
-    assert controls().move("counter", 3, strategy) == {"steps": []}
-    ordered = controls(ordering="live_robin")
-    with pytest.raises(BadInput, match=f"ordering = live_robin with strategy = {strategy}: .* all_at_once, fluid"):
-        ordered.move("counter", 3, strategy)
-    assert ordered.move("counter", 3, "chunked") == {"steps": []}

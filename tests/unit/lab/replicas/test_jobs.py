@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 from small_job import CONFIG
@@ -88,20 +89,6 @@ class System:
         self.job.asked.append("start")
 
 
-class Services:
-    def __init__(self):
-        self.did, self.away = [], False
-
-    def require(self, fault):
-        self.did.append(("require", fault))
-
-    def seen_by(self, config):
-        return f"{config.job} through relays"
-
-    def hit(self, fault):
-        self.did.append(("hit", fault))
-
-
 @pytest.fixture(params=[{}])
 def made(monkeypatch, request):
     """Two of them, with what they have in common; ``log`` is that of the run. ``memory``: ZooKeeper. ``opened``: all
@@ -119,7 +106,7 @@ def made(monkeypatch, request):
     configs = [config.of_replica(number) for number in range(2)]
     order = SimpleNamespace(ends=lambda: {0: 0, 1: 0}) if spec.job.ordering == "kazoo" else None
     traffic = SimpleNamespace(differences=[], standings={}, order=order, require_wanted=lambda: None)
-    services = Services()
+    services = Mock(away=False, seen_by=lambda config: f"{config.job} through relays")
     given = Path("work"), traffic, "say", services
 
     def opening(*given):
@@ -175,17 +162,6 @@ def test_all_of_them_end_whatever_fails_in_one(made, ask, failing):
     assert [each.application.did for each in made.replicas.all] == [["end"] if ask == "stop" else []] * 2
 
 
-def test_a_replica_is_a_part_of_the_job_with_all_that_runs_below_its_application(made):
-    assert made.replicas.parts() == {}, "none has begun"
-    made.replicas.all[1].application.pid = 77
-    assert made.replicas.parts() == {77: "replica 1"}
-
-
-def test_whoever_claims_one_of_them_deposes_the_driver_of_all(made):
-    made.replicas.require_driver()
-    assert [each.job.asked for each in made.replicas.all] == [["require_driver"]] * 2
-
-
 def test_a_replica_that_claims_its_job_anew_meanwhile_deposes_nobody_and_another_process_does(made):
     first, second = made.replicas.all
     before = first.job
@@ -200,8 +176,8 @@ def test_a_replica_that_claims_its_job_anew_meanwhile_deposes_nobody_and_another
 
     before.require_driver = comes_back
     made.replicas.require_driver()
-    assert first.job is not before and first.job.asked[-1] == "require_driver"
-    first.job.require_driver = deposed
+    assert first.job is not before and first.job.asked[-1] == "require_driver" == second.job.asked[-1]
+    second.job.require_driver = deposed
     with pytest.raises(Deposed):
         made.replicas.require_driver()
 
@@ -308,10 +284,14 @@ def test_one_that_dies_while_it_starts_has_been_an_incarnation_as_some_slots_may
 
 @pytest.mark.parametrize("made", [{"spares": 1}], indirect=True)
 def test_a_replica_that_comes_back_takes_a_spare_application_and_another_one_is_started_when_it_is_full(made):
+    asked = []
+    made.traffic.require_wanted = lambda: asked.append("is it wanted?")
     made.replicas.begin()
+    assert len(asked) == len(made.opened) == 3, "while it waits for each of them"
     first = made.replicas.all[0]
     spare = next(each for each in made.opened if each.name == "spare-0")
     assert spare.did == ["begin", "await_ready"] and spare.gives_way
+    assert made.replicas.parts() == {}, "nobody has a process"
     spare.pid = 78
     assert made.replicas.parts() == {78: "spare"}
     made.replicas.begin_next(first)
@@ -324,14 +304,6 @@ def test_a_replica_that_comes_back_takes_a_spare_application_and_another_one_is_
     assert [(each.name, each.did) for each in made.opened[-1:]] == [("spare-1", ["begin"])]
     made.replicas.stop()
     assert made.opened[-1].did == ["begin", "end"]
-
-
-@pytest.mark.parametrize("made", [{"spares": 1}], indirect=True)
-def test_whoever_waits_for_applications_asks_whether_they_are_still_wanted(made):
-    asked = []
-    made.traffic.require_wanted = lambda: asked.append(True)
-    made.replicas.begin()
-    assert len(asked) == len(made.opened) == 3
 
 
 @pytest.mark.parametrize("made", [{"spares": 2}], indirect=True)
@@ -421,7 +393,7 @@ def test_what_hits_a_replica_in_a_phase_hits_its_own_application_and_all_else_th
     own.require(restart)
     own.hit(restart)
     own.hit(kill)
-    assert made.services.did == [("require", restart), ("hit", restart)] and own.away is False
+    assert made.services.mock_calls == [call.require(restart), call.hit(restart)] and own.away is False
     assert [each.application.did for each in made.replicas.all] == [[], ["strike"]]
     assert [fault for _, fault in made.replicas.struck] == [kill]
     [stop] = parse("stop:replica@align:2s")

@@ -131,14 +131,6 @@ def written_before(version=3, of="run-r0", size=1 << 30, age_s=2.0):
     return ResumePoint(of, saved, {"counter": history}, {}, time.time() - age_s)
 
 
-def test_if_the_state_was_written_down_before_nobody_has_to_write_it(replicas):
-    point, lives = written_before(), replicas.all[1]
-    keeps_up(replicas, 60_000_000)
-    way = Return(replicas.all[0], replicas, lambda: point)
-    assert over(way).endswith("; its state was there, in capture-0")
-    assert replicas.led == [(point.savepoint, "run-r0", lives)] and way.begins_from == ("run-r0", "capture-0")
-
-
 @pytest.mark.parametrize(
     "other",
     [{"version": 2}, {"of": "run-r1"}, {"size": 1 << 20}, {"age_s": 600.0}],
@@ -150,15 +142,14 @@ def test_it_does_not_begin_from_what_was_written_before_if(replicas, other):
     assert "of state were written" in over(way) and way.begins_from == ("run-r1", "capture-1")
 
 
-def test_what_goes_when_there_is_a_newer_one_is_no_beginning(replicas):
+def test_if_the_state_was_written_down_before_nobody_has_to_write_it_unless_it_goes_as_there_is_a_newer_one(replicas):
     """A way back says what it needs, and whoever takes the next one removes what nobody needs."""
-    points = [
-        written_before(),
-        replace(written_before(), savepoint=Savepoint("capture-7", {0: 5}, {"counter": {0: 1 << 30}})),
-    ]
+    newer = Savepoint("capture-7", {0: 5}, {"counter": {0: 1 << 30}})
+    points = [written_before(), replace(written_before(), savepoint=newer)]
     keeps_up(replicas, 60_000_000)
     way = Return(replicas.all[0], replicas, lambda: points.pop(0) if points[1:] else points[0])
-    assert "in capture-7" in over(way) and way.begins_from == ("run-r0", "capture-7")
+    assert over(way).endswith("; its state was there, in capture-7")
+    assert replicas.led == [(newer, "run-r0", replicas.all[1])] and way.begins_from == ("run-r0", "capture-7")
 
 
 def test_if_that_is_damaged_another_one_writes_it(replicas):
@@ -228,13 +219,6 @@ def test_if_nobody_can_write_it_does_not_come_back_and_nothing_of_it_is_left(rep
     assert "no other replica is left that could write" in over(Return(dead, replicas))
 
 
-def test_one_that_dies_again_before_it_is_full_says_so(replicas):
-    way = Return(replicas.all[0], replicas)
-    assert wait_until(lambda: replicas.all[0].lives, 60, 0.002)
-    replicas.all[0].dies = QueryDied("once more")
-    assert over(way) == "replica 0 came back, and was not full again: once more" and way.full_at is None
-
-
 def test_one_that_cannot_catch_up_beside_others_gives_way_no_more(replicas, monkeypatch):
     monkeypatch.setattr(returning, "GIVES_WAY_S", 0.02)
     dead = replicas.all[0]
@@ -243,13 +227,6 @@ def test_one_that_cannot_catch_up_beside_others_gives_way_no_more(replicas, monk
     keeps_up(replicas, 60_000_000)
     assert over(way).startswith("replica 0 was full again")
     assert dead.application.did == ["begun", "important"]
-
-
-def test_one_that_does_not_keep_up_is_left_at_that(replicas, monkeypatch):
-    monkeypatch.setattr(returning, "FULL_S", 0.02)
-    told = over(Return(replicas.all[0], replicas))
-    assert told == "replica 0 came back, and was not full again: it did not keep up within 0.02 s"
-    assert replicas.all[0].lives
 
 
 @pytest.mark.parametrize("lives", [False, True])
@@ -275,8 +252,16 @@ def test_what_should_not_have_happened_is_the_controlling_threads(replicas):
         wait_until(lambda: way.over, 60, 0.002)
 
 
-@pytest.mark.parametrize("end", ["keeps up", "does not keep up", "dies again", "nobody waits any more"])
-def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monkeypatch, end):
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("keeps up", "was full again "),
+        ("does not keep up", "came back, and was not full again: it did not keep up within 0 s"),
+        ("dies again", "came back, and was not full again: once more"),
+        ("nobody waits any more", "came back, and was not full again: nobody waits for it any more"),
+    ],
+)
+def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monkeypatch, end, words):
     dead, told = replicas.all[0], []
     ways = Returns(replicas, lambda: None, told.append, told, partial(nullcontext, True))
     ways.count()
@@ -292,6 +277,7 @@ def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monk
     else:
         ways.end(dead)
     assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
+    assert told[0].startswith(f"replica 0 {words}") and not told[1:] and "ended" not in dead.application.did
     dead.lives = dead.dies is None  # that is known later
     ways.count()
     assert [full for _, full in ways.strength] == ([1, 2] if end == "keeps up" else [1])
