@@ -250,23 +250,15 @@ def test_a_run_that_nobody_wants_any_more_ends_before_its_next_attempt_and_while
 
 
 @pytest.mark.parametrize(("began_at", "words"), [(BEGIN - 1.5, "2.5 s after"), (math.nan, "before")])
-def test_it_is_told_when_a_query_died(made, began_at, words):
+def test_it_is_told_when_a_query_died_and_kept_with_the_samples(made, monkeypatch, began_at, words):
     run = made()
     run.began_at, run.system.dies = began_at, [1.0]
     run.surviving(lambda: run.look_until(BEGIN + 3))
     assert run.system.notes[0].startswith(f"the query died {words} the load began (gone); everything since")
-
-
-def test_a_death_is_kept_with_the_samples(made, monkeypatch):
-    run = made()
-    run.system.dies = [1.0]
-    run.surviving(lambda: run.look_until(BEGIN + 3))
     run.traffic.stop, run.system.final_state = (lambda: None), (lambda: None)
     monkeypatch.setattr(run_loop, "EndedJob", lambda *given: given[4])
-    run.samples = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
-    sample, death = run.end()
-    assert sample[1] == "rss_mib"
-    assert death == (pytest.approx(BEGIN + 1, abs=0.3), "fault", "query died", 1.0)
+    run.samples = [sample] = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
+    assert run.end() == [sample, (pytest.approx(BEGIN + 1, abs=0.3), "fault", "query died", 1.0)]
 
 
 def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
@@ -350,24 +342,18 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     assert list(scalings) == []
 
 
-def test_what_is_to_be_looked_at_is_looked_at_once_a_second_while_the_load_is_offered(made):
+def test_what_is_to_be_looked_at_is_looked_at_once_a_second_while_the_load_is_offered_and_may_see_a_death(made):
     run, looks = made(), []
-    run.each_second.append(lambda: looks.append(run.clock.now - BEGIN))
-    run.look_until(BEGIN + 3.5)
-    run.backlog.await_results()
-    assert looks == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.25)
-
-
-def test_a_death_that_is_seen_by_looking_is_survived_like_any_other(made):
-    run = made()
-    deaths = [QueryDied("seen")]
 
     def look():
-        if deaths:
-            raise deaths.pop()
+        looks.append(run.clock.now - BEGIN)
+        if len(looks) == 2:
+            raise QueryDied("seen")
 
     run.each_second.append(look)
-    run.surviving(lambda: run.look_until(BEGIN + 3))
+    run.surviving(lambda: run.look_until(BEGIN + 3.5))
+    run.backlog.await_results()
+    assert looks == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.25)
     assert [what for _, what in run.system.calls] == ["recover"]
 
 

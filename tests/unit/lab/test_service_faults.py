@@ -22,10 +22,10 @@ from keyshift.wire.faults import parse
 
 
 class Services:
-    """Keeps what is done to them; a restart lasts until it is let go."""
+    """Keeps what is done to them; a restart lasts until it is let go. ``first``: what a node's name ends with."""
 
-    def __init__(self):
-        self.calls, self.go, self.failure, self.first = [], threading.Event(), None, ""
+    def __init__(self, failure=None, first=""):
+        self.calls, self.go, self.failure, self.first = [], threading.Event(), failure, first
         self.others = []
 
     def used_by_others(self):
@@ -71,12 +71,12 @@ def test_only_embedded_services_that_nobody_else_uses_may_be_hit(tmp_path):
 
 
 def test_a_service_that_others_have_begun_to_use_since_the_run_began_is_not_hit():
-    services, notes = Services(), []
+    services, notes, [fault] = Services(), [], parse("restart:kafka@4:2s")
     made = ServiceFaults(services, SparkProfile(), notes.append)
-    allowed = []
-    for services.others in ([7], []):
-        allowed += [made.allows(fault) for fault in parse("restart:kafka@4:2s")]
-    assert allowed == [False, True]
+    services.others = [7]
+    assert not made.allows(fault)
+    services.others = []
+    assert made.allows(fault)
     [note] = notes
     assert note.startswith("`restart:kafka@4:2s` was refused: ") and "other commands use it (processes 7)" in note
 
@@ -96,8 +96,13 @@ def test_only_an_executor_that_is_a_process_beside_the_driver_may_be_hit():
     require_possible(spec.scenario.faults(), None, SparkProfile(master="local-cluster"))
 
 
-def test_a_restart_is_made_beside_the_run_which_waits_for_its_end():
-    services, failed = Services(), []
+@pytest.mark.parametrize(
+    ("failure", "noted"),
+    [(None, []), (ServiceUnavailable("it did not start"), ["restart of minio: it did not start"])],
+    ids=["it comes back", "it does not come back"],
+)
+def test_a_restart_is_made_beside_the_run_which_waits_for_its_end(failure, noted):
+    services, failed = Services(failure), []
     made = ServiceFaults(services, SparkProfile(), failed.append)
     assert not made.away
     made.hit(*parse("restart:minio@snapshot:3s"))
@@ -105,7 +110,7 @@ def test_a_restart_is_made_beside_the_run_which_waits_for_its_end():
     services.go.set()
     made.close()
     assert not made.away
-    assert (services.calls, failed) == ([("minio", 3.0)], [])
+    assert (services.calls, failed) == ([("minio", 3.0)], noted)
 
 
 class Relays:
@@ -144,16 +149,6 @@ def test_a_service_from_which_a_replica_is_cut_off_is_not_hit_itself(tmp_path):
         require_possible(parse("cut:kafka@4:2s,restart:kafka@8"), Stack(tmp_path), SparkProfile())
 
 
-def test_a_service_that_does_not_come_back_is_noted():
-    services, failed = Services(), []
-    services.failure = ServiceUnavailable("Kafka did not start")
-    services.go.set()
-    made = ServiceFaults(services, SparkProfile(), failed.append)
-    made.hit(*parse("restart:kafka@4"))
-    made.close()
-    assert failed == ["restart of kafka: Kafka did not start"]
-
-
 def test_a_service_is_stopped_for_its_time(monkeypatch):
     stopped, slept = [], []
     waker = SimpleNamespace(wait=lambda: stopped.append("was woken up"))
@@ -183,33 +178,27 @@ def test_who_ends_a_run_does_not_wait_for_a_service_that_is_stopped_for_an_hour(
         service.kill()
 
 
-def test_who_ends_a_run_does_not_wait_for_a_service_that_is_away_for_an_hour(tmp_path, monkeypatch):
+def test_a_service_that_is_away_for_an_hour_is_back_at_once_if_that_is_cut_short_and_so_is_one_later(
+    tmp_path, monkeypatch
+):
     stack, did = Stack(tmp_path), []
     monkeypatch.setattr(stack, "_stop", lambda services, say: did.append("ended"))
     monkeypatch.setattr(stack, "_start", lambda services, say: did.append("started"))
     made = ServiceFaults(stack, SparkProfile(), print)
-    made.hit(*parse("restart:kafka@4:3600s"))
+    [away] = parse("restart:kafka@4:3600s")
+    made.hit(away)
     assert wait_until(lambda: did, 60, 0.01)
     assert did == ["ended"] and made.away
+    made.cut_short()
+    assert wait_until(lambda: not made.away, 60, 0.01)
+    assert did == ["ended", "started"]
+    made.hit(away)
     made.close()
-    assert did == ["ended", "started"] and not made.away
-
-
-def test_a_fault_that_lasts_is_cut_short_and_so_is_one_that_comes_later(tmp_path, monkeypatch):
-    stack, did = Stack(tmp_path), []
-    monkeypatch.setattr(stack, "_stop", lambda services, say: did.append("ended"))
-    monkeypatch.setattr(stack, "_start", lambda services, say: did.append("started"))
-    made = ServiceFaults(stack, SparkProfile(), print)
-    for times in (1, 2):
-        made.hit(*parse("restart:kafka@4:3600s"))
-        made.cut_short()
-        assert wait_until(lambda: not made.away, 60, 0.01)
-        assert did == ["ended", "started"] * times
+    assert did == ["ended", "started"] * 2 and not made.away
 
 
 def test_of_three_nodes_one_is_hit_and_a_note_says_which(monkeypatch):
-    services, notes, killed = Services(), [], []
-    services.first = "-1"
+    services, notes, killed = Services(first="-1"), [], []
     services.go.set()
     monkeypatch.setattr(service_faults.os, "kill", lambda *what: killed.append(what))
     made = ServiceFaults(services, SparkProfile(), notes.append)
@@ -240,15 +229,12 @@ def test_no_second_node_of_a_service_is_killed_now(tmp_path, monkeypatch):
 
 
 def test_of_pods_only_what_can_be_deleted_is_hit():
-    pods = SparkProfile(master="k8s://https://api")
+    pods, deleted = SparkProfile(master="k8s://https://api"), "its StatefulSet makes another one at once; use restart"
     require_possible(parse("kill:replica@4,kill:executor@4,kill:daemon@5,restart:kafka@6"), None, pods)
     for text, words in (
-        (
-            "kill:kafka@4",
-            "a pod of kafka is deleted, and its StatefulSet makes another one at once; use restart:kafka$",
-        ),
-        ("stop:minio@4:3s", "use restart:minio$"),
-        ("restart:zookeeper@4:3s", "use restart:zookeeper$"),
+        ("kill:kafka@4", f"a pod of kafka is deleted, and {deleted}:kafka$"),
+        ("stop:minio@4:3s", f"{deleted}:minio$"),
+        ("restart:zookeeper@4:3s", f"{deleted}:zookeeper$"),
         ("stop:replica@4:3s", "executors in pods cannot be stopped from here; use kill:replica$"),
     ):
         with pytest.raises(BadInput, match=rf"fault = {text}: .*{words}"):

@@ -37,31 +37,22 @@ def climb(limit, start, bisections, tries=1):
             return end.value, asked
 
 
-@pytest.mark.parametrize("start", [500.0, 8_000.0, 512_000.0])
-@pytest.mark.parametrize("limit", [1_000.0, 9_999.0, 70_001.0])
+STARTS = pytest.mark.parametrize("start", [LOWEST_PER_S, 500.0, 3_173.0, 8_000.0, 512_000.0])
+
+
+@STARTS
+@pytest.mark.parametrize("limit", [350.0, 1_000.0, 9_999.0, 70_001.0])
 def test_the_staircase_ends_just_below_the_limit_wherever_it_starts(limit, start):
     found, asked = climb(limit, start, bisections=4)
     assert found <= limit < found * 2 ** (1 / 16) * 1.000001
     assert len(asked) == len(set(asked)), "a rate was tried twice"
 
 
-def test_the_staircase_gives_nothing_when_no_rate_is_sustained():
-    found, asked = climb(0, 8_000.0, bisections=4)
-    assert found == 0
-    assert min(asked) >= LOWEST_PER_S
-
-
-@pytest.mark.parametrize("start", [3_173.0, 500.0, LOWEST_PER_S])
-def test_the_lowest_rate_is_tried_before_none_is_sustained(start):
+@STARTS
+def test_the_lowest_rate_is_tried_before_none_is_sustained_and_it_ends_when_every_rate_is(start):
     found, asked = climb(0, start, bisections=4)
     assert (found, asked[-1], min(asked)) == (0, LOWEST_PER_S, LOWEST_PER_S)
-    found, asked = climb(350.0, start, bisections=4)
-    assert found <= 350.0 < found * 2 ** (1 / 16) * 1.000001
-    assert len(asked) == len(set(asked)), "a rate was tried twice"
-
-
-def test_the_staircase_ends_when_every_rate_is_sustained():
-    found, asked = climb(math.inf, 8_000.0, bisections=2)
+    found, asked = climb(math.inf, start, bisections=2)
     assert found == max(asked)
 
 
