@@ -274,11 +274,16 @@ class Way:
     def full(self):
         if not self.replica.lives:
             self.replicas.comes_back(self.replica)
-        self.over, self.full_at = True, time.time()
-        self.told = f"replica {self.replica.number} was full again"
+        self.told, self.full_at = f"replica {self.replica.number} was full again", time.time()
+        self.over = True
+
+    def fails(self):
+        self.told = f"replica {self.replica.number} did not come back: no memory"
+        self.over = True
 
     def end(self):
-        self.over, self.told = True, "nobody waits for it any more"
+        self.told = "nobody waits for it any more"
+        self.over = True
 
 
 class Traffic:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import psutil
 import pytest
@@ -113,34 +114,20 @@ def test_a_restart_is_made_beside_the_run_which_waits_for_its_end(failure, noted
     assert (services.calls, failed) == ([("minio", 3.0)], noted)
 
 
-class Relays:
-    """As those of replicas, to ``services``."""
-
-    def __init__(self, stack, services):
-        self.services, self.did = services, []
-
-    def seen_by(self, config):
-        return f"{config} through {', '.join(self.services)}"
-
-    def cut(self, fault):
-        self.did.append(str(fault))
-
-    def end(self):
-        self.did.append("end")
-
-
 def test_a_replica_goes_through_relays_only_if_it_is_to_be_cut_off(monkeypatch):
-    slept, faults = [], parse("restart:minio@2,cut:kafka@4:2s")
-    monkeypatch.setattr(service_faults, "Relays", Relays)
-    others = ServiceFaults(Services(), SparkProfile(), print, faults[:1])
-    assert others.seen_by("config") == "config"
+    services, relays, slept, (restart, cut) = Services(), Mock(), [], parse("restart:minio@2,cut:kafka@4:2s")
+    monkeypatch.setattr(service_faults, "Relays", relays)
+    others = ServiceFaults(services, SparkProfile(), print, [restart])
+    assert others.seen_by("config") == "config" and not relays.called
     others.close()
-    made = ServiceFaults(Services(), SparkProfile(), print, faults)
+    made = ServiceFaults(services, SparkProfile(), print, [restart, cut])
     monkeypatch.setattr(made._closing, "wait", slept.append)
-    assert [made.seen_by("config") for _ in range(2)] == ["config through kafka"] * 2
-    made.hit(faults[1])
+    assert made.seen_by("config") is made.seen_by("config") is relays.return_value.seen_by.return_value
+    made.hit(cut)
     made.close()
-    assert slept == [2.0] and made._relays.did == ["cut:kafka@4:2s", "end"]
+    relays.assert_called_once_with(services, {"kafka"})
+    assert relays.return_value.mock_calls == [*[call.seen_by("config")] * 2, call.cut(cut), call.end()]
+    assert slept == [2.0]
 
 
 def test_a_service_from_which_a_replica_is_cut_off_is_not_hit_itself(tmp_path):

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from unittest.mock import Mock, call
 
 import psutil
 import pytest
@@ -228,54 +228,39 @@ def test_each_has_a_folder_and_a_log_of_its_own_and_gives_way_or_not(begun):
     assert (second.log, second.work, second.gives_way) == (Path("home/spark-1-1.log"), Path("spark-1-1"), True)
 
 
-class Executors:
-    """``asked``: for whose, and what. ``opened``: all there are."""
-
-    opened: ClassVar[list["Executors"]] = []
-
-    def __init__(self, place, application):
-        self.asked, self.fails = [application], False
-        self.opened.append(self)
-
-    def delete(self):
-        self.asked.append("all")
-        if self.fails:
-            raise ServiceUnavailable("the API server cannot be reached")
-
-    def delete_one(self, host):
-        self.asked.append(host)
-
-
 @pytest.fixture
-def in_pods(monkeypatch):
-    """Opens applications whose executors are pods."""
-    monkeypatch.setattr(pods, "ExecutorPods", Executors)
-    Executors.opened.clear()
-    return lambda *more: spark.application_of(PODS, 4, [], Path("."), Path("home"), *more)
+def executors(monkeypatch):
+    """Of applications whose executors are pods."""
+    made = Mock()
+    monkeypatch.setattr(pods, "ExecutorPods", made)
+    return made
 
 
-def test_pods_are_named_by_their_replica_and_found_by_their_application(begun, in_pods):
+def in_pods(*more):
+    return spark.application_of(PODS, 4, [], Path("."), Path("home"), *more)
+
+
+def test_pods_are_named_by_their_replica_and_found_by_their_application(begun, executors):
     opened = [in_pods("0"), in_pods("1"), in_pods("0", 1, True), in_pods("spare-0", 0, True)]
     given = [config_of(one).more for one in opened]
     labels = [each["spark.kubernetes.executor.label.keyshift/replica"] for each in given]
     assert labels == ["0", "1", "0", "spare-0"]
     applications = [each["spark.app.id"] for each in given]
     assert len({*applications}) == 4
-    assert [executors.asked for executors in Executors.opened] == [[each] for each in applications]
+    assert executors.mock_calls == [call(PODS, each) for each in applications]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_with_the_process_go_the_pods_of_its_executors(begun, in_pods, fails):
-    one = in_pods("0")
+@pytest.mark.parametrize("fails", [None, ServiceUnavailable("the API server cannot be reached")])
+def test_with_the_process_go_the_pods_of_its_executors(begun, executors, fails):
+    one, its_own = in_pods("0"), executors.return_value
     one.kill()
-    [executors] = Executors.opened
-    assert len(executors.asked) == 1, "it has not begun"
+    assert its_own.mock_calls == [], "it has not begun"
     one.begin()
-    executors.fails = fails
+    its_own.delete.side_effect = fails
     one.delete_executor("10.0.0.7")
     one.kill()
     one.kill()
-    assert executors.asked[1:] == ["10.0.0.7", "all"] and one.pid is None
+    assert its_own.mock_calls == [call.delete_one("10.0.0.7"), call.delete()] and one.pid is None
 
 
 def test_one_that_does_not_start_is_named_with_its_log(begun):

@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from small_live import Way
 
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
@@ -19,36 +20,6 @@ from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 
 REPLICATED = {"replicas": 3, "ordering": "live_robin"}
-
-
-class Return:
-    """As that of ``returning``; what a test sets happens."""
-
-    kept = False
-
-    def __init__(self, replica, replicas, newest):
-        self.replica, self.over, self.told, self.ended, self.begins_from = replica, False, "", False, None
-        self.full_at = None
-        begun.append(self)
-
-    def lives(self):
-        self.replica.lives, self.replica.dies, self.replica.running = True, None, True
-
-    def full(self):
-        self.lives()
-        self.full_at, self.told = time.time(), f"replica {self.replica.number} was full again"
-        self.over = True
-
-    def fails(self):
-        self.told = f"replica {self.replica.number} did not come back: no memory"
-        self.over = True
-
-    def end(self):
-        self.ended = self.over = True
-        self.told = self.told or "the run has ended before"
-
-
-begun: list[Return] = []
 
 
 class Replica:
@@ -76,6 +47,9 @@ class Replica:
 
         return do
 
+    def comes_back(self):
+        self.lives, self.dies, self.running = True, None, True
+
     def pause(self, seconds):
         self.did.append(("pause", seconds))
 
@@ -98,9 +72,9 @@ class Replica:
 @pytest.fixture
 def made(monkeypatch):
     """A job of three; the second one has come furthest."""
-    monkeypatch.setattr(returning, "Return", Return)
+    monkeypatch.setattr(returning, "Return", Way)
     monkeypatch.setattr(returning, "LOOK_S", 0.001)
-    begun.clear()
+    Way.begun.clear()
 
     def make(fault="", **values):
         spec, said = make_spec(REPLICATED | {"fault": fault} | values), []
@@ -113,10 +87,11 @@ def made(monkeypatch):
             begin = staticmethod(lambda: applications.append(True))
             fill_spares = staticmethod(lambda: applications.append("spare"))
             say = require = staticmethod(lambda given: None)
+            comes_back = staticmethod(Replica.comes_back)
 
         job, differences = LiveReplicas(spec, Replicas(), said.append), Replicas.differences
         lists = {"differences": differences, "struck": Replicas.struck, "standings": Replicas.standings}
-        return SimpleNamespace(system=job, every=every, said=said, begun=applications, **lists)
+        return SimpleNamespace(system=job, every=every, said=said, begun=applications, ways=Way.begun, **lists)
 
     return make
 
@@ -164,8 +139,8 @@ def test_at_the_end_nobody_is_waited_for_and_who_dies_in_its_last_savepoint_is_n
     job.system.check()
     job.every[1].dies = QueryDied("late")
     job.system.stop()
-    [way] = begun
-    assert way.ended and job.begun == [], "and no spare application is started in place of the one that was taken"
+    [way] = job.ways
+    assert way.over and job.begun == [], "and no spare application is started in place of the one that was taken"
     final = job.system.final_state()
     assert set(final.replicas) == {2} and final.offsets == {0: 8, 1: 5}
 
@@ -246,9 +221,9 @@ def test_who_has_died_comes_back_and_it_is_known_how_many_were_full_when(made):
     job.every[0].kill()
     assert job.system.returning, "from now on, as the next one to die must not be the other one"
     job.system.check()
-    [way] = begun
+    [way] = job.ways
     assert way.replica is job.every[0] and job.system.busy
-    way.lives()
+    way.replica.comes_back()
     job.system.check()
     assert job.system.returning, "it runs, and is not full"
     way.full()
@@ -267,9 +242,9 @@ def test_one_that_dies_again_comes_back_again_and_not_for_ever(made):
         job.every[0].job.config.attempt = attempt
         job.every[0].kill()
         job.system.check()
-        if len(begun) > attempt:
-            begun[-1].lives()  # and dies before it is full
-    assert len(begun) == returning.MOST_RETURNS and all(way.ended for way in begun)
+        if len(job.ways) > attempt:
+            job.every[0].comes_back()  # and dies before it is full
+    assert len(job.ways) == returning.MOST_RETURNS and all(way.over for way in job.ways)
 
 
 def on_its_way_back(made, ends):
@@ -277,7 +252,7 @@ def on_its_way_back(made, ends):
     job = made()
     job.every[0].kill()
     job.system.check()
-    [way] = begun
+    [way] = job.ways
     way.begins_from = "run-r1", "capture-1"
 
     def end():
@@ -289,7 +264,7 @@ def on_its_way_back(made, ends):
 
 
 def test_the_death_of_all_others_is_none_if_one_is_on_its_way_back(made):
-    job = on_its_way_back(made, Return.full)
+    job = on_its_way_back(made, Way.full)
     for each in job.every[1:]:
         each.kill()
     job.system.check()
@@ -297,10 +272,10 @@ def test_the_death_of_all_others_is_none_if_one_is_on_its_way_back(made):
 
 
 def test_if_the_one_on_its_way_back_fails_too_the_run_ends(made):
-    job = on_its_way_back(made, Return.fails)
+    job = on_its_way_back(made, Way.fails)
     job.every[1].kill()
     job.system.check()
-    begun[1].fails()
+    job.ways[1].fails()
     job.every[2].kill()
     with pytest.raises(KeyshiftError, match=r"no replica is left: .*replica 0 did not come back: no memory"):
         job.system.check()
@@ -386,14 +361,14 @@ def test_one_that_dies_while_it_moves_comes_back_when_the_others_have_moved_and_
     job = one_dies_while_it_moves(made)
     for number in (1, 2):
         job.system.check()
-        assert begun == [] and asked(job)[number] == [3], "it would have the assignment of one of them"
+        assert job.ways == [] and asked(job)[number] == [3], "it would have the assignment of one of them"
         job.every[number].busy = False
         job.system.check()
         keeps_up(job, number)
     assert job.system.busy
     for _ in range(2):
         job.system.check()
-    [way] = begun
+    [way] = job.ways
     assert way.replica is job.every[0] and job.system.busy
     way.full()
     job.every[0].busy = False
@@ -408,7 +383,7 @@ def test_nobody_comes_back_behind_moves_that_are_cancelled(made):
     for each in job.every:
         each.busy = False
     job.system.check()
-    assert begun == [] and not job.system.busy
+    assert job.ways == [] and not job.system.busy
 
 
 def test_one_that_does_not_keep_up_any_more_is_told_of_and_the_next_one_moves(made, monkeypatch):
