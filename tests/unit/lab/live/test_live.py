@@ -8,11 +8,12 @@ from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 from typing import ClassVar
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import generate_latest
 from pydantic import Field
-from small_live import Stage, Traffic, live_job
+from small_live import Stage, Traffic, live_job, outcomes, settled
 
 from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, Double, MoveBy, Rate, Scale
@@ -31,6 +32,7 @@ from keyshift.workloads.keycount import KeyCount
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
 CHAIN = SMALL | {"workload": "chain", "chain": "counter,map,counter"}
+TWO = {"replicas": 2, "ordering": "live_robin"}
 
 
 @pytest.fixture
@@ -158,8 +160,7 @@ def test_each_stage_of_a_chain_is_scaled_and_the_others_stay(chain):
     for number, (stage, slots) in enumerate([("map", 4), ("counter-1", 3), ("counter-2", 1), ("map", 2)]):
         done = chain.do(Scale(slots=slots, stage=stage), wait=True)
         assert (done["stage"], done["number"], done["outcome"]) == (stage, int(number == 3), "complete")
-    stages = chain.status()["stages"]
-    assert {name: told["slots"] for name, told in stages.items()} == {"counter-1": 3, "map": 2, "counter-2": 1}
+    assert settled(chain) == {"counter-1": 3, "map": 2, "counter-2": 1}
     assert [len(stage.assignments) for stage in chain.inner.stages] == [2, 3, 2]
 
 
@@ -169,17 +170,11 @@ def test_two_stages_migrate_at_the_same_time_and_the_one_is_over_while_the_other
     chain.do(Scale(slots=4, stage="map"))
     chain.do(Scale(slots=3, stage="counter-2"))
     assert chain.do(Scale(slots=4, stage="counter-1"), wait=True)["outcome"] == "complete"
-    assert wait_until(lambda: [each["outcome"] for each in chain.status()["migrations"]][1] == "complete", 60)
+    assert wait_until(lambda: outcomes(chain) == ["under way", "complete", "complete"], 60)
     told = chain.status()
-    assert told["migrating"] and told["migrations"][0]["outcome"] == "under way"
-    assert [of["migrating"] for of in told["stages"].values()] == [False, True, False]
+    assert told["migrating"] and [of["migrating"] for of in told["stages"].values()] == [False, True, False]
     slow.check = move
-    assert wait_until(lambda: not chain.status()["migrating"], 60)
-    assert {name: told["slots"] for name, told in chain.status()["stages"].items()} == {
-        "counter-1": 4,
-        "map": 4,
-        "counter-2": 3,
-    }
+    assert settled(chain) == {"counter-1": 4, "map": 4, "counter-2": 3}
 
 
 def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(chain):
@@ -187,47 +182,32 @@ def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(c
     chain.do(Scale(slots=4, stage="map"))
     chain.do(Scale(slots=3, stage="counter-1"))
     chain.do(Cancel())
-    assert wait_until(lambda: not chain.status()["migrating"], 60)
+    settled(chain)
+    assert outcomes(chain) == ["incomplete"] * 2
     for migration in chain.status()["migrations"]:
-        assert migration["outcome"] == "incomplete"
         words = f"{migration['stage']}: 1 requests for a migration were taken back"
         assert migration["why"].startswith(words)
-
-
-def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
-    job.inner.go.clear()
-    told = job.do(MoveBy(strategy="all_at_once", target=3))
-    assert [each["outcome"] for each in job.status()["migrations"]] == ["under way"]
-    moves = [(m["unit"], m["destination"]) for step in told["steps"] for m in step["moves"]]
-    assert len(told["steps"]) == 1 and moves
-    assert job.status()["stages"]["counter"]["slots"] == 2
-    job.inner.go.set()
-    assert wait_until(lambda: not job.status()["migrating"], 60)
-    owners = job.status()["stages"]["counter"]["owners"]
-    assert all(owners[unit] == destination for unit, destination in moves)
 
 
 def test_more_slots_than_are_provisioned_need_a_restart_which_is_made_when_asked(job):
     with pytest.raises(BadInput, match=r"slots = 6: 4 are provisioned.*slots_max=6.*strategy stop_restart"):
         job.do(Scale(slots=6), wait=True)
     assert job.do(MoveBy(strategy="stop_restart", target=6))["slots"] == 6
-    assert wait_until(lambda: not job.status()["migrating"], 60)
-    stage = job.status()["stages"]["counter"]
-    assert (stage["slots"], stage["provisioned"]) == (6, 6)
+    assert settled(job) == {"counter": 6} and job.status()["stages"]["counter"]["provisioned"] == 6
     with pytest.raises(BadInput, match="slots = 17: 16 are provisioned in this job; start a job with"):
         job.do(MoveBy(strategy="stop_restart", target=17))
 
 
-def test_migrations_that_wait_for_each_other_are_planned_from_where_the_state_is_by_then(job):
+def test_a_plan_is_told_before_it_begins_and_those_that_wait_are_planned_from_where_the_state_is_by_then(job):
     job.inner.go.clear()
-    job.do(Scale(slots=4))
+    [step] = job.do(MoveBy(strategy="all_at_once", target=4))["steps"]
     job.do(Scale(slots=3))
     job.do(MoveBy(strategy="all_at_once", target=2))
-    assert {each["outcome"] for each in job.status()["migrations"]} == {"under way"}
+    assert outcomes(job) == ["under way"] * 3 and job.status()["stages"]["counter"]["slots"] == 2
     job.inner.go.set()
-    assert wait_until(lambda: not job.status()["migrating"], 60)
-    assert [each["outcome"] for each in job.status()["migrations"]] == ["complete"] * 3
-    assert job.status()["stages"]["counter"]["slots"] == 2
+    assert settled(job) == {"counter": 2} and outcomes(job) == ["complete"] * 3
+    _, first, *_ = job.counter.assignments
+    assert step["moves"] and all(first.owner[move["unit"]] == move["destination"] for move in step["moves"])
 
 
 def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job, monkeypatch):
@@ -239,7 +219,7 @@ def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job,
     job.do(MoveBy(strategy="hot_first", target=3))
     monkeypatch.setattr(job.counter, "measure", fails)
     job.inner.go.set()
-    assert wait_until(lambda: not job.status()["migrating"], 60)
+    settled(job)
     first, second = job.status()["migrations"]
     assert (first["outcome"], first["why"], second["outcome"]) == ("complete", None, "incomplete")
     assert second["why"].startswith("migration 1 was dropped, no plan could be made when its turn came: measure")
@@ -293,8 +273,7 @@ def test_a_job_that_scales_itself_is_scaled_by_hand_as_well(scaling):
     assert {each["reason"] for each in newest} == {"a migration is under way"}
     assert len(scaling.status()["migrations"]) == 1, "it waits for that"
     scaling.inner.go.set()
-    assert wait_until(lambda: not scaling.status()["migrating"], 60)
-    assert scaling.status()["stages"]["counter-2"]["slots"] == 1
+    assert settled(scaling)["counter-2"] == 1
 
 
 def test_what_another_process_needs_is_written_down_when_it_changes_and_not_otherwise(monkeypatch):
@@ -370,13 +349,10 @@ def test_a_migration_that_went_on_in_the_next_process_ended_where_the_first_one_
 
     with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal, resume=goes_on) as job:
         job.do(Scale(slots=next_slots))
-        assert {each["outcome"] for each in job.status()["migrations"]} == {"under way"}
+        assert outcomes(job) == ["under way"] * 2
         job.inner.go.set()
-        assert wait_until(lambda: not job.status()["migrating"], 60)
-        assert wait_until(lambda: job.status()["migrations"][0]["outcome"] != "under way", 60)
-        first, second = job.status()["migrations"]
-        assert (first["outcome"] == "complete") is whole
-        assert second["outcome"] == "complete"
+        assert wait_until(lambda: "under way" not in outcomes(job), 60)
+        assert outcomes(job) == ["complete" if whole else "incomplete", "complete"]
 
 
 @pytest.fixture
@@ -422,38 +398,23 @@ def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_c
 
 
 @pytest.mark.parametrize(
-    ("more", "remedy"),
+    ("asked", "refusal", "more", "remedy"),
     [
-        ({}, "`keyshift resume NAME --take-over` goes on"),
-        ({"replicas": 2, "ordering": "live_robin"}, "end that process first$"),
+        ("await_silence", RunsElsewhere("it runs elsewhere"), {}, "; `keyshift resume NAME --take-over` goes on"),
+        ("await_silence", RunsElsewhere("it runs elsewhere"), TWO, "; end that process first$"),
+        ("open", NotThere("Kafka has removed what is before"), {}, "$"),
+        ("require_input", NotThere("Kafka has removed what is before"), {}, "$"),
     ],
 )
-def test_a_job_that_runs_elsewhere_is_not_resumed_and_the_message_says_what_can_be_done(
-    monkeypatch, journal, more, remedy
+def test_a_job_that_runs_elsewhere_or_of_which_kafka_has_not_kept_all_is_not_resumed(
+    monkeypatch, journal, asked, refusal, more, remedy
 ):
-    def goes_on(traffic, frame_ms):
-        raise RunsElsewhere("the job runs elsewhere")
-
-    monkeypatch.setattr(Traffic, "await_silence", goes_on)
-    with (
-        pytest.raises(RunsElsewhere, match=f"the job runs elsewhere; {remedy}"),
-        live_job(monkeypatch, live_spec(SMALL | more), resumed=lambda: journal),
-    ):
-        raise AssertionError("it was resumed")
-
-
-@pytest.mark.parametrize("asked", ["open", "require_input"])
-def test_a_job_whose_events_or_results_kafka_has_not_kept_is_not_resumed(monkeypatch, journal, asked):
     """What it was offered could not be counted, so events would come once more, and it could not be judged."""
-
-    def lost(*_, **__):
-        raise NotThere("Kafka has removed what is before")
-
-    monkeypatch.setattr(Traffic, asked, lost)
+    monkeypatch.setattr(Traffic, asked, Mock(side_effect=refusal))
     monkeypatch.setattr(Traffic, "feed", lambda *_: pytest.fail("events were offered"))
     with (
-        pytest.raises(NotThere, match="Kafka has removed what is before"),
-        live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal),
+        pytest.raises(type(refusal), match=f"^{refusal}{remedy}"),
+        live_job(monkeypatch, live_spec(SMALL | more), resumed=lambda: journal),
     ):
         raise AssertionError("it was resumed")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from small_live import live_job
+from small_live import live_job, outcomes
 
 from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate, Scale
@@ -36,10 +36,6 @@ def apart(monkeypatch):
 
 def how(job):
     return {number: told["state"] for number, told in job.status()["replicas"].items()}
-
-
-def outcomes(job):
-    return [each["outcome"] for each in job.status()["migrations"]]
 
 
 def slots(job):
