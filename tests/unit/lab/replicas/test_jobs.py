@@ -67,26 +67,12 @@ class Application:
             self.did.append("kill")
 
 
-class System:
-    """``followed``: by whom."""
-
-    def __init__(self, spec, job):
-        self.spec, self.job, self.followed, self.failover = spec, job, [], self
-
-    def histories(self):
-        return f"histories of {self.job.config.job}"
-
-    def plans(self):
-        return f"plans of {self.job.config.job}"
-
-    def follow(self, *past):
-        self.followed.append(past)
-
-    def take(self, plans):
-        self.followed.append(plans)
-
-    def start(self):
-        self.job.asked.append("start")
+def system(spec, job):
+    """As ``KeyshiftJob``; its failover keeps what it is asked."""
+    failover = Mock()
+    failover.histories.return_value = f"histories of {job.config.job}"
+    failover.plans.return_value = f"plans of {job.config.job}"
+    return SimpleNamespace(spec=spec, job=job, failover=failover, start=lambda: job.asked.append("start"))
 
 
 @pytest.fixture(params=[{}])
@@ -95,7 +81,7 @@ def made(monkeypatch, request):
     applications. ``forgot``: before which attempts of whom. The parameter: more of the spec.
     """
     monkeypatch.setattr(jobs, "Job", Job)
-    monkeypatch.setattr(jobs, "KeyshiftJob", System)
+    monkeypatch.setattr(jobs, "KeyshiftJob", system)
     monkeypatch.setattr(jobs, "newest_attempt", lambda config: 4)
     memory, forgot = Memory(), []
     monkeypatch.setattr(jobs, "forget_attempts", lambda config: forgot.append((config.job, config.attempt)))
@@ -195,7 +181,7 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     assert first.job.asked == [(["assigned"], saved)] and first.job.start_query(first.job.config)[0] == "starts 0-1"
     assert first.lives and first.system.job is first.job
     assert first.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 1)]
-    assert first.system.followed == [("histories of run-r1", "plans of run-r1")]
+    assert first.system.failover.mock_calls == [call.follow("histories of run-r1", "plans of run-r1")]
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
     assert made.forgot == [("run-r0", 1)]
 
@@ -239,8 +225,8 @@ def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(mad
     for each in (config, second.job.config):
         assert (each.restore, each.restore_of) == ("resume-1", "run-r1")
     assert first.job.asked == [(["newest"], saved)]
-    followed = (journal_of(saved).past.stages, {"counter": PlansPast(3, ["decision"])})
-    assert first.system.followed == [followed], "what was requested since is lost, and has its number"
+    followed = call.follow(journal_of(saved).past.stages, {"counter": PlansPast(3, ["decision"])})
+    assert first.system.failover.mock_calls == [followed], "what was requested since is lost, and has its number"
     assert [each.turns for each in first.began] == [{}, {0: 6, 1: 7}, {0: 6, 1: 10}, {0: 7, 1: 9}]
     assert second.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 5)] and second.lives
     assert made.forgot == [("run-r0", 5), ("run-r1", 5)]
@@ -260,7 +246,8 @@ def test_or_from_the_beginning_of_the_input(made):
     first = made.replicas.all[0]
     made.replicas.go_on(first, journal_of(None), "epochs")
     assert (first.job.config.attempt, first.job.config.restore) == (5, None)
-    assert first.job.asked == ["start"] and first.system.followed == [{"counter": PlansPast(3)}]
+    assert first.job.asked == ["start"]
+    assert first.system.failover.mock_calls == [call.take({"counter": PlansPast(3)})]
     assert first.began[-1] == Incarnation({}, 5)
 
 
