@@ -65,25 +65,18 @@ def test_a_rate_that_fails_is_tried_once_more():
 LATE = 3 * SUSTAINED_P99_MS
 
 
-@pytest.mark.parametrize(
-    "burst",
-    [
-        Burst([1.0] * 6, [5.0] * 6, kept_up=False),
-        Burst([1.0] * 6, [5.0, 5.0, 5.0, 5.0, LATE, LATE], kept_up=True),
-        Burst([], [], kept_up=True),
-        burst_of([Second(10, 9, 1.0, 5.0), Second(11, 9, LATE, LATE)], 10, 11, complete=True),
-        burst_of([Second(9, 9, 1.0, 5.0), Second(10, 0), Second(11, 9, 1.0, 5.0)], 10, 11, complete=True),
-        burst_of([Second(10, 9, 1.0, 5.0)], 10, 11, complete=False),
-    ],
-    ids=[
-        "results are missing",
-        "latency is high at the end",
-        "nothing was measured",
-        "results came late, behind its end",
-        "nothing came while it was measured",
-        "it was given up",
-    ],
-)
+GOOD, BAD = Second(10, 9, 1.0, 5.0), Second(11, 9, LATE, LATE)
+NOT_SUSTAINED = {
+    "results are missing": Burst([1.0] * 6, [5.0] * 6, kept_up=False),
+    "latency is high at the end": Burst([1.0] * 6, [5.0, 5.0, 5.0, 5.0, LATE, LATE], kept_up=True),
+    "nothing was measured": Burst([], [], kept_up=True),
+    "results came late, behind its end": burst_of([GOOD, BAD], 10, 11, complete=True),
+    "nothing came while it was measured": burst_of([GOOD, Second(11, 0), Second(12, 9, 1.0, 5.0)], 11, 12, True),
+    "it was given up": burst_of([GOOD], 10, 11, complete=False),
+}
+
+
+@pytest.mark.parametrize("burst", NOT_SUSTAINED.values(), ids=NOT_SUSTAINED.keys())
 def test_a_rate_is_not_sustained_when(burst):
     assert not burst.sustained
 
@@ -100,7 +93,7 @@ class Job:
     def __init__(self, clock, most):
         self.clock, self.most, self.rates, self.seconds, self.notes = clock, most, [], [], []
         self.rate = self.waiting = 0.0
-        self.pids = {}
+        self.note, self.check = self.notes.append, lambda: None
 
     def change_rate(self, rate, source):
         self.rates.append(rate)
@@ -110,12 +103,6 @@ class Job:
         self.waiting = max(0.0, self.waiting + self.rate - self.most)
         late_ms = 10.0 + 1000 * self.waiting / self.most
         self.seconds.append(Second(int(self.clock.now), round(min(self.rate, self.most)), late_ms, late_ms))
-
-    def check(self):
-        pass
-
-    def note(self, line):
-        self.notes.append(line)
 
 
 @pytest.fixture
