@@ -103,7 +103,7 @@ HERE, LATER = Assignment.contiguous(8, 2), Assignment(2, Assignment.contiguous(8
 
 @pytest.fixture(params=["keycount", "chain"])
 def judged(request):
-    """Judges a snapshot of a run, which has the state there as a recovery would read it, unless something is changed."""
+    """Judges a snapshot of a run, which has the state as a recovery would read it, unless something is changed."""
     workload = workloads.get(request.param)(**PARAMETERS)
     both = [HERE] * BEFORE + [LATER] * (FRAMES - BEFORE)
     run = run_sequentially(workload, both, routers=ROUTERS, frames=FRAMES)
@@ -170,10 +170,8 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     assert final.stopped and not first.stopped
     assert (first.offsets, first.revoked, second.offsets, second.revoked) == ({0: 5}, [], {0: 8}, [2, 3])
     one, other = first.stages[0], second.stages[0]
-    assert [[each.version for each in stage.ownership.assignments] for stage in (one, other)] == [
-        [1, 2],
-        [1, 2, 3, 4, 5],
-    ]
+    versions = [[each.version for each in stage.ownership.assignments] for stage in (one, other)]
+    assert versions == [[1, 2], [1, 2, 3, 4, 5]]
     assert (one.begins, other.begins) == ([1], [1, 4])
     assert other.ownership.savepoints[0].units == [(0, 0)], "of two parts"
     timers = []
