@@ -39,20 +39,8 @@ PAST = Past(
     begun_from=SAVED,
     first_version=1,
 )
-
-MIGRATION = Migration(
-    number=0,
-    requested_at=2.5,
-    took_s=None,
-    outcome="under way",
-    why=None,
-    stage="counter",
-    what="fluid",
-    slots=4,
-    planned_steps=3,
-    planned_moves=9,
-)
-
+WHAT = {"stage": "counter", "what": "fluid", "slots": 4, "planned_steps": 3, "planned_moves": 9}
+MIGRATION = Migration(number=0, requested_at=2.5, took_s=None, outcome="under way", why=None, **WHAT)
 DECISIONS = [(0, Decision(UnitId(3), 1, "hot")), (1, Decision(UnitId(4), None, "put off"))]
 JOURNAL = Journal(
     run_id="run",

@@ -146,7 +146,7 @@ def test_nothing_is_offered_by_a_job_that_stops_and_its_rate_says_so(job):
 
 @pytest.fixture
 def chain(monkeypatch):
-    with live_job(monkeypatch, live_spec(CHAIN)) as job:
+    with live_job(monkeypatch, live_spec(CHAIN | {"stage_slots": "map:6"})) as job:
         yield job
 
 
@@ -156,10 +156,12 @@ def test_every_stage_of_a_chain_has_tasks_for_as_many_slots_unless_it_begins_wit
     assert live_spec(CHAIN | {"slots_max": 3}).tasks == {"counter-1": 3, "map": 3, "counter-2": 3}
 
 
-def test_each_stage_of_a_chain_is_scaled_and_the_others_stay(chain):
-    for number, (stage, slots) in enumerate([("map", 4), ("counter-1", 3), ("counter-2", 1), ("map", 2)]):
+def test_each_stage_of_a_chain_is_scaled_as_far_as_it_has_slots_and_the_others_stay(chain):
+    for number, (stage, slots) in enumerate([("map", 5), ("counter-1", 3), ("counter-2", 1), ("map", 2)]):
         done = chain.do(Scale(slots=slots, stage=stage), wait=True)
         assert (done["stage"], done["number"], done["outcome"]) == (stage, int(number == 3), "complete")
+    with pytest.raises(BadInput, match="slots = 5: 4 are provisioned"):
+        chain.do(Scale(slots=5, stage="counter-1"))
     assert settled(chain) == {"counter-1": 3, "map": 2, "counter-2": 1}
     assert [len(stage.assignments) for stage in chain.inner.stages] == [2, 3, 2]
 
