@@ -36,7 +36,7 @@ class System:
 
     def __init__(self, clock):
         self.clock, self.calls, self.notes, self.dies, self.busy_until = clock, [], [], [], 0.0
-        self.announced = []
+        self.announced, self.note = [], self.notes.append
 
     def _called(self, *what):
         self.calls.append((self.clock.now - BEGIN, *what))
@@ -75,9 +75,6 @@ class System:
     @property
     def busy(self):
         return self.clock.now - BEGIN < self.busy_until
-
-    def note(self, line):
-        self.notes.append(line)
 
 
 @pytest.fixture

@@ -26,26 +26,16 @@ class Services:
     """Keeps what is done to them; a restart lasts until it is let go. ``first``: what a node's name ends with."""
 
     def __init__(self, failure=None, first=""):
-        self.calls, self.go, self.failure, self.first = [], threading.Event(), failure, first
-        self.others = []
-
-    def used_by_others(self):
-        return self.others
+        self.calls, self.go, self.failure, self.others = [], threading.Event(), failure, []
+        self.used_by_others, self.pid = (lambda: self.others), (lambda name: 12345)
+        self.node = lambda name: SimpleNamespace(name=f"{name}{first}")
+        self.locked = lambda shared: contextlib.nullcontext()
 
     def restart(self, name, away_s, at_once):
         self.calls.append((name, away_s))
         assert self.go.wait(60)
         if self.failure:
             raise self.failure
-
-    def locked(self, shared):
-        return contextlib.nullcontext()
-
-    def node(self, name):
-        return SimpleNamespace(name=f"{name}{self.first}")
-
-    def pid(self, name):
-        return 12345
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ class Application:
 
     def __init__(self):
         self.did, self.spark, self.struck = [], threading.Event(), False
+        self.give_way_no_more, self.end = (lambda: self.did.append("important")), (lambda: self.did.append("ended"))
         self.spark.set()
 
     def await_ready(self):
@@ -37,12 +38,6 @@ class Application:
     def strike(self):
         self.struck = True
         self.spark.set()
-
-    def give_way_no_more(self):
-        self.did.append("important")
-
-    def end(self):
-        self.did.append("ended")
 
 
 class Replica:
@@ -65,6 +60,8 @@ class Replicas:
     def __init__(self):
         self.all, self.standings, self.led, self.damaged = [Replica(0, False), Replica(1, True)], {}, [], []
         self.captures, self.said = [lambda check: WRITTEN], []
+        self.begin_next = lambda replica: replica.application.did.append("begun")
+        self.fill_spares, self.say = (lambda: None), (lambda doing: self.said.append(doing.activity))
 
     @property
     def living(self):
@@ -73,15 +70,6 @@ class Replicas:
     def capture(self, replica, check):
         assert replica is self.all[1]
         return (self.captures.pop(0) if self.captures[1:] else self.captures[0])(check)
-
-    def fill_spares(self):
-        pass
-
-    def say(self, doing):
-        self.said.append(doing.activity)
-
-    def begin_next(self, replica):
-        replica.application.did.append("begun")
 
     def lead_next(self, replica, saved, of, other):
         self.led.append((saved, of, other))
