@@ -15,14 +15,7 @@ from small_job import CONFIG
 
 from keyshift.lab.ending import Unwanted
 from keyshift.lab.replicas import application, spark
-from keyshift.lab.replicas.application import (
-    ApplicationConfig,
-    GiveWayNoMore,
-    QueryEnded,
-    QueryStarted,
-    RunQuery,
-    StopQuery,
-)
+from keyshift.lab.replicas.application import GiveWayNoMore, QueryEnded, QueryStarted, RunQuery, StopQuery
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.model.messages import decode, encode
 from keyshift.place import pods
@@ -30,7 +23,7 @@ from keyshift.place.profile import SparkProfile
 from keyshift.traffic.messages import Ready, Stop
 from keyshift.waiting import wait_until
 
-TOLD = ApplicationConfig(
+TOLD = application.ApplicationConfig(
     place=SparkProfile(), cores=4, jars=(), work=Path("work"), log=Path("spark-0.log"), more={"a": "1"}
 )
 PODS = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
@@ -82,11 +75,8 @@ def test_a_query_begins_where_it_is_told_and_says_why_it_ends(served):
     said, begun = served([RUN, None, None], Query(3, error))
     assert said == ["executors", Ready(), QueryStarted(), QueryEnded("keyshift.model.errors.StateLost: unit 3 is gone")]
     [(session, *given)] = begun
-    assert (
-        session[:2] == (SparkProfile(), 4)
-        and session[-1] == {"a": "1"}
-        and given == [RUN.config, Path("checkpoint"), 30.0, {0: 7, 1: 0}]
-    )
+    assert (*session[:2], session[-1]) == (SparkProfile(), 4, {"a": "1"})
+    assert given == [RUN.config, Path("checkpoint"), 30.0, {0: 7, 1: 0}]
 
 
 def test_a_query_that_is_stopped_has_no_reason(served):

@@ -9,17 +9,7 @@ from keyshift.lab import run_loop
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import highest_rate
-from keyshift.lab.scripts.highest_rate import (
-    HELD,
-    LOWEST_PER_S,
-    REST_PER_S,
-    SUSTAINED_P99_MS,
-    Burst,
-    RateSearch,
-    burst_of,
-    expected_s,
-    staircase,
-)
+from keyshift.lab.scripts.highest_rate import Burst, RateSearch, burst_of, expected_s, staircase
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import Second
 from waits import Clock
@@ -37,7 +27,7 @@ def climb(limit, start, bisections, tries=1):
             return end.value, asked
 
 
-STARTS = pytest.mark.parametrize("start", [LOWEST_PER_S, 500.0, 3_173.0, 8_000.0, 512_000.0])
+STARTS = pytest.mark.parametrize("start", [highest_rate.LOWEST_PER_S, 500.0, 3_173.0, 8_000.0, 512_000.0])
 
 
 @STARTS
@@ -51,7 +41,7 @@ def test_the_staircase_ends_just_below_the_limit_wherever_it_starts(limit, start
 @STARTS
 def test_the_lowest_rate_is_tried_before_none_is_sustained_and_it_ends_when_every_rate_is(start):
     found, asked = climb(0, start, bisections=4)
-    assert (found, asked[-1], min(asked)) == (0, LOWEST_PER_S, LOWEST_PER_S)
+    assert (found, asked[-1], min(asked)) == (0, highest_rate.LOWEST_PER_S, highest_rate.LOWEST_PER_S)
     found, asked = climb(math.inf, start, bisections=2)
     assert found == max(asked)
 
@@ -62,7 +52,7 @@ def test_a_rate_that_fails_is_tried_once_more():
     assert asked[3] == asked[4] == pytest.approx(1_000 * math.sqrt(2))
 
 
-LATE = 3 * SUSTAINED_P99_MS
+LATE = 3 * highest_rate.SUSTAINED_P99_MS
 
 
 GOOD, BAD = Second(10, 9, 1.0, 5.0), Second(11, 9, LATE, LATE)
@@ -135,9 +125,9 @@ def searched(monkeypatch):
 def test_the_search_ends_just_below_what_a_job_takes_and_rests_between_two_rates(searched, most):
     found, job = searched(most)
     assert most / 2 ** (1 / 4) / 1.02 < found.highest <= most * 1.02
-    assert [tried.rate for tried in found.tried] == [rate for rate in job.rates if rate != REST_PER_S][:-1]
-    assert job.rates[-2:] == [HELD * found.highest, REST_PER_S]
-    assert job.rates[1::2] == [REST_PER_S] * (len(job.rates) // 2)
+    assert [tried.rate for tried in found.tried] == [rate for rate in job.rates if rate != highest_rate.REST_PER_S][:-1]
+    assert job.rates[-2:] == [highest_rate.HELD * found.highest, highest_rate.REST_PER_S]
+    assert job.rates[1::2] == [highest_rate.REST_PER_S] * (len(job.rates) // 2)
     assert found.held.sustained and found.held.p99_ms == 10.0 and len(found.held.p99s_ms) == 4
     assert job.expected_s / 2 < len(job.seconds) < 2 * job.expected_s
     (note,) = job.notes
