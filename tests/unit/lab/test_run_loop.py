@@ -110,18 +110,19 @@ def loaded(made):
 
 
 @pytest.mark.parametrize(
-    ("come", "overloaded", "over_s"),
+    ("come", "dies", "overloaded", "over_s"),
     [
-        (lambda s: min(10_000, round(s * 400)), False, 25),
-        (lambda s: round(s * 100), True, 30),
-        (lambda s: round(s * 1000) if s < 5 else max(5_000, round(s * 1000) - 13_000), False, 23),
-        (lambda s: min(9_000, round(s * 1000)), False, 24),
+        (lambda s: min(10_000, round(s * 400)), [], False, 25),
+        (lambda s: round(s * 100), [], True, 30),
+        (lambda s: round(s * 100), [20.0], True, 50),
+        (lambda s: round(s * 1000) if s < 5 else max(5_000, round(s * 1000) - 13_000), [], False, 23),
+        (lambda s: min(9_000, round(s * 1000)), [], False, 24),
     ],
-    ids=["all come", "longer than is allowed", "all come, some late", "some are lost"],
+    ids=["all come", "longer than is allowed", "anew after a death", "all come, some late", "some are lost"],
 )
-def test_a_backlog_is_waited_for_as_long_as_results_come_and_that_is_allowed(loaded, come, overloaded, over_s):
-    loaded.come = come
-    loaded.backlog.await_results()
+def test_a_backlog_is_waited_for_as_long_as_results_come_and_that_is_allowed(loaded, come, dies, overloaded, over_s):
+    loaded.come, loaded.system.dies = come, [*dies]
+    loaded.surviving(loaded.backlog.await_results)
     assert loaded.backlog.overloaded is overloaded
     assert loaded.clock.now == pytest.approx(BEGIN + over_s, abs=1)
 
@@ -256,13 +257,6 @@ def test_it_is_told_when_a_query_died_and_kept_with_the_samples(made, monkeypatc
     monkeypatch.setattr(run_loop, "EndedJob", lambda *given: given[4])
     run.samples = [sample] = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
     assert run.end() == [sample, (pytest.approx(BEGIN + 1, abs=0.3), "fault", "query died", 1.0)]
-
-
-def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
-    loaded.come, loaded.system.dies = lambda s: round(s * 100), [20.0]
-    loaded.surviving(loaded.backlog.await_results)
-    assert loaded.backlog.overloaded
-    assert loaded.clock.now == pytest.approx(BEGIN + 50, abs=1)
 
 
 def test_the_time_for_a_backlog_begins_when_a_query_that_was_dead_as_the_load_ended_goes_on(made, monkeypatch):

@@ -226,22 +226,17 @@ def moved_over_copies(made, steps):
     }
 
 
-@pytest.mark.parametrize("kept", ["warm_up", "periodic"])
-def test_a_migration_that_nobody_has_announced_waits_for_its_copies_which_tell_if_they_came_no_closer(kept):
+@pytest.mark.parametrize(
+    ("kept", "before"), [("warm_up", ""), ("periodic", ""), ("periodic", "announced"), ("periodic", "and died")]
+)
+def test_a_migration_waits_for_copies_that_were_not_announced_which_tell_if_they_came_no_closer(kept, before):
     made = system_of(strategy="replicated", copies=kept)
-    assert planned(made)
-    assert len(made.job.copied) == 1
-    assert told(made) == WAITED
-
-
-@pytest.mark.parametrize("died", [False, True])
-def test_copies_that_were_announced_are_not_waited_for_but_made_again_in_the_attempt_behind_a_death(died):
-    made = system_of(strategy="replicated")
-    made.system.announce(made.spec.changes[0])
-    if died:
-        made.job.copied.clear()  # they do not outlive an attempt
+    if before:
+        made.system.announce(made.spec.changes[0])
+    if before == "and died":
+        made.job.copied.clear()  # copies do not outlive an attempt
     assert moved_over_copies(made, planned(made))
-    assert len(made.job.copied) == 1 and told(made) == (WAITED if died else [])
+    assert len(made.job.copied) == 1 and told(made) == ([] if before == "announced" else WAITED)
 
 
 def test_copies_go_where_the_units_go_if_the_load_is_another_one_than_when_they_were_announced():
