@@ -22,6 +22,8 @@ from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import Savepoint
 
+SAVED = Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
+
 
 class Job:
     """What it is given, and what it is asked."""
@@ -157,7 +159,7 @@ def test_a_replica_that_claims_its_job_anew_meanwhile_deposes_nobody_and_another
 
     def comes_back():
         del before.require_driver
-        made.replicas.lead_next(first, Savepoint("capture-1", {}, {}), "run-r1", second)
+        made.replicas.lead_next(first, SAVED, "run-r1", second)
         deposed()
 
     before.require_driver = comes_back
@@ -174,11 +176,10 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     made.replicas.begin_next(first)
     assert first.application is not old and first.application.did == ["begin"]
     assert (first.application.name, first.application.gives_way) == ("0-1", True)
-    saved = Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
-    made.replicas.lead_next(first, saved, "run-r1", second)
+    made.replicas.lead_next(first, SAVED, "run-r1", second)
     config = first.job.config
     assert (config.job, config.attempt, config.restore, config.restore_of) == ("run-r0", 1, "capture-1", "run-r1")
-    assert first.job.asked == [(["assigned"], saved)] and first.job.start_query(first.job.config)[0] == "starts 0-1"
+    assert first.job.asked == [(["assigned"], SAVED)] and first.job.start_query(first.job.config)[0] == "starts 0-1"
     assert first.lives and first.system.job is first.job
     assert first.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 1)]
     assert first.system.failover.mock_calls == [call.follow("histories of run-r1", "plans of run-r1")]
@@ -216,16 +217,15 @@ def journal_of(begin):
 
 
 def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(made):
-    saved = Savepoint("resume-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
     for replica in made.replicas.all:
-        made.replicas.go_on(replica, journal_of(saved), "epochs")
+        made.replicas.go_on(replica, journal_of(SAVED), "epochs")
     first, second = made.replicas.all
     config = first.job.config
     assert (config.job, config.attempt, config.epochs) == ("run-r0", 5, "epochs"), "behind all that were before"
     for each in (config, second.job.config):
-        assert (each.restore, each.restore_of) == ("resume-1", "run-r1")
-    assert first.job.asked == [(["newest"], saved)]
-    followed = call.follow(journal_of(saved).past.stages, {"counter": PlansPast(3, ["decision"])})
+        assert (each.restore, each.restore_of) == ("capture-1", "run-r1")
+    assert first.job.asked == [(["newest"], SAVED)]
+    followed = call.follow(journal_of(SAVED).past.stages, {"counter": PlansPast(3, ["decision"])})
     assert first.system.failover.mock_calls == [followed], "what was requested since is lost, and has its number"
     assert [each.turns for each in first.began] == [{}, {0: 6, 1: 7}, {0: 6, 1: 10}, {0: 7, 1: 9}]
     assert second.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 5)] and second.lives
@@ -238,7 +238,7 @@ def test_what_the_process_before_has_ordered_counts_for_nothing(made):
     made.replicas.begin()
     made.replicas.order = None  # what this process orders does not move the beginning
     for replica in made.replicas.all:
-        made.replicas.go_on(replica, journal_of(Savepoint("resume-1", {0: 7}, {}, {"counter": {0: 7}})), "epochs")
+        made.replicas.go_on(replica, journal_of(SAVED), "epochs")
     assert [[each.job.config.order_begin(slot) for slot in (0, 1)] for each in made.replicas.all] == [[5, 9]] * 2
 
 
@@ -259,13 +259,13 @@ def test_one_that_dies_while_it_starts_has_been_an_incarnation_as_some_slots_may
         raise QueryDied("a part is missing")
 
     monkeypatch.setattr(Job, "start", dies)
-    (first, second), saved = made.replicas.all, Savepoint("resume-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
+    first, second = made.replicas.all
     first.lives = False
     with pytest.raises(QueryDied):
         if in_another_process:
-            made.replicas.go_on(first, journal_of(saved), "epochs")
+            made.replicas.go_on(first, journal_of(SAVED), "epochs")
         else:
-            made.replicas.lead_next(first, saved, "run-r1", second)
+            made.replicas.lead_next(first, SAVED, "run-r1", second)
     assert first.began[-1] == Incarnation({0: 7, 1: 9}, first.job.config.attempt) and not first.lives
 
 
@@ -362,7 +362,7 @@ def test_those_that_live_agree_and_the_dead_have_no_say(made):
     made.replicas.begin_next(first)
     assert decided(made, 1) == {1: 1}, "its application runs, and its job has not begun"
     first.lives = False
-    made.replicas.lead_next(first, Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}}), "run-r1", second)
+    made.replicas.lead_next(first, SAVED, "run-r1", second)
     assert decided(made, 1, 0) == {0: 1, 1: 1}
 
 
