@@ -57,16 +57,12 @@ def lab(tmp_path, monkeypatch):
     made.spark = made._spark = SimpleNamespace(session=None)
     made.done, made.recorded, made.driver_of = [], [], lambda: None
 
-    def note(what):
-        return lambda: made.done.append(what)
+    def note(what, then=lambda: None):
+        return lambda: (made.done.append(what), then())
 
     def job(*_):
-        def asked(what):
-            made.done.append(what)
-            made.driver_of()
-
         said = {what: note(what) for what in ("stop", "clean", "read_log")}
-        asks = {what: lambda what=what: asked(what) for what in ("require_driver", "end")}
+        asks = {what: note(what, lambda: made.driver_of()) for what in ("require_driver", "end")}
         return SimpleNamespace(log=[], notes=[], **said, **asks)
 
     monkeypatch.setattr(run, "Job", job)
