@@ -333,36 +333,25 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     assert list(scalings) == []
 
 
-def test_what_is_to_be_looked_at_is_looked_at_once_a_second_while_the_load_is_offered_and_may_see_a_death(made):
-    run, looks = made(), []
+def test_an_autoscaler_goes_on_at_each_look_and_others_once_a_second_and_either_may_see_a_death(made, monkeypatch):
+    def looking(looks, dies):
+        def look():
+            looks.append(run.clock.now - BEGIN)
+            if len(looks) == dies:
+                raise QueryDied("seen by whoever asks")
 
-    def look():
-        looks.append(run.clock.now - BEGIN)
-        if len(looks) == 2:
-            raise QueryDied("seen")
+        return look
 
-    run.each_second.append(look)
+    run, often, once_a_second = made(trigger="auto", trigger_s=2.0, seconds=10.0, recoveries=2), [], []
+    monkeypatch.setattr(run_loop, "Autoscaler", lambda *_: SimpleNamespace(go_on=looking(often, 20)))
+    run.each_second.append(looking(once_a_second, 3))
+    run.autoscale(BEGIN, print)
     run.surviving(lambda: run.look_until(BEGIN + 3.5))
     run.backlog.await_results()
-    assert looks == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.25)
-    assert [what for _, what in run.system.calls] == ["recover"]
-
-
-def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(made, monkeypatch):
-    seen = []
-
-    def go_on():
-        seen.append(run.clock.now - BEGIN)
-        if len(seen) == 20:
-            raise QueryDied("seen by whoever asks")
-
-    run = made(trigger="auto", trigger_s=2.0, seconds=10.0)
-    monkeypatch.setattr(run_loop, "Autoscaler", lambda *_: SimpleNamespace(go_on=go_on))
-    run.autoscale(BEGIN, print)
-    run.surviving(lambda: run.look_until(BEGIN + 10))
-    assert seen[-1] == pytest.approx(10, abs=2 * run_loop.LOOK_S)
-    assert len(seen) == pytest.approx(10 / run_loop.LOOK_S, abs=2)
-    assert [call for _, *call in run.system.calls] == [["recover"]]
+    assert once_a_second == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.25)
+    assert often[-1] == pytest.approx(3.5, abs=2 * run_loop.LOOK_S)
+    assert len(often) == pytest.approx(3.5 / run_loop.LOOK_S, abs=2)
+    assert [what for _, what in run.system.calls] == ["recover", "recover"]
 
 
 class Replicated(System):
