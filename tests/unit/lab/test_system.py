@@ -27,7 +27,6 @@ class Job:
     """Of one stage, which keeps what it is asked for. ``requests`` can be planned by whoever wants to."""
 
     name = "counter"
-    config = SimpleNamespace(job="run", token="secret")
 
     def __init__(self, spec):
         self.stages, self.ask = [self], self
@@ -452,15 +451,6 @@ def test_a_strategy_of_ones_own_gets_what_was_measured_unless_replicas_have_to_p
     (checked,) = seen
     assert len(checked) == len(heat), "a check has as much heat as the job will have"
     assert len(planned(made)) == 1 and seen[1:] == [heat]
-
-
-def test_each_stage_starts_under_an_assignment_of_its_own():
-    spec = make_spec({"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:3"})
-    started, stages = [], [SimpleNamespace(name=name, config=SimpleNamespace(slots=4)) for name in spec.tasks]
-    job = SimpleNamespace(stages=stages, notes=[], start=started.extend, stage=lambda name: stages[name == "counter"])
-    job.config = Job.config
-    KeyshiftJob(spec, job).start()
-    assert [set(assignment.owner) for assignment in started] == [{0}, {0, 1, 2}]
 
 
 def test_tasks_know_the_parameters_of_their_job_whose_defaults_stand_in_one_place():

@@ -123,13 +123,9 @@ def facts_of(ended, monkeypatch):
     def make(*records, begins=(1,), **of_job):
         monkeypatch.setattr(evaluation, "judged", lambda *given: GOOD)
         run, decided = ended(None), (0, Decision(UnitId(0), 0, "first"))
-        told = {
-            "records": records,
-            "begins": begins,
-            "decisions": [decided],
-            "unit_bytes": dict.fromkeys(range(8), 100),
-        }
-        run.final = replace(run.final, stages=[replace(run.final.stages[0], **told)], **of_job)
+        stage = replace(run.final.stages[0], records=records, begins=begins, decisions=[decided])
+        stage = replace(stage, unit_bytes=dict.fromkeys(range(8), 100))
+        run.final = replace(run.final, stages=[stage], **of_job)
         run.feed.took_s, run.feed.planned = 1.0, run.feed.offered
         return run.evaluation(Span(0, 0, 1, 0), [], str).facts
 
