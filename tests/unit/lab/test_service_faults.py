@@ -61,6 +61,32 @@ def test_only_embedded_services_that_nobody_else_uses_may_be_hit(tmp_path):
     require_possible(spec.scenario.faults(), stack, SparkProfile())
 
 
+LOCAL, CLUSTER, PODS = SparkProfile(), SparkProfile(master="local-cluster"), SparkProfile(master="k8s://https://api")
+DELETED = "its StatefulSet makes another one at once; use restart"
+
+
+@pytest.mark.parametrize(
+    ("faults", "nodes", "spark", "refusal"),
+    [
+        ("kill:executor@4,kill:daemon@6", 1, CLUSTER, ""),
+        ("kill:executor@4", 1, LOCAL, "Spark at local has no executor .*local-cluster`, if there are no replicas"),
+        ("cut:kafka@4:2s,cut:kafka@8:2s,restart:zookeeper@4", 1, LOCAL, ""),
+        ("cut:kafka@4:2s,restart:kafka@8", 1, LOCAL, "restart:kafka@8: not possible with cut:kafka .*; use one"),
+        ("kill:kafka@4,kill:zookeeper@4", 3, LOCAL, ""),
+        ("kill:kafka@4", 1, LOCAL, "kill:kafka@4: kafka has one node, .*use restart:kafka, or .*nodes: 3$"),
+        ("kill:kafka@4,kill:kafka@8", 3, LOCAL, r"kill:kafka@\d: only one of three nodes of kafka may be killed"),
+        ("kill:replica@4,kill:executor@4,kill:daemon@5,restart:kafka@6", 1, PODS, ""),
+        ("kill:kafka@4", 1, PODS, f"fault = kill:kafka@4: a pod of kafka is deleted, and {DELETED}:kafka$"),
+        ("stop:minio@4:3s", 1, PODS, f"fault = stop:minio@4:3s: .*{DELETED}:minio$"),
+        ("restart:zookeeper@4:3s", 1, PODS, f"fault = restart:zookeeper@4:3s: .*{DELETED}:zookeeper$"),
+        ("stop:replica@4:3s", 1, PODS, "executors in pods cannot be stopped from here; use kill:replica$"),
+    ],
+)
+def test_what_cannot_happen_there_is_refused_and_nothing_else(tmp_path, faults, nodes, spark, refusal):
+    with pytest.raises(BadInput, match=refusal) if refusal else contextlib.nullcontext():
+        require_possible(parse(faults), Stack(tmp_path, nodes=nodes), spark)
+
+
 def test_a_service_that_others_have_begun_to_use_since_the_run_began_is_not_hit():
     services, notes, [fault] = Services(), [], parse("restart:kafka@4:2s")
     made = ServiceFaults(services, SparkProfile(), notes.append)
@@ -76,15 +102,6 @@ def test_services_may_be_hit_by_what_a_batch_has_started_though_the_batch_uses_t
     Stack(tmp_path)._users.add()
     with using(tmp_path, "print(stack.used_by_others(), flush=True)") as said:
         assert said == "[]"
-
-
-def test_only_an_executor_that_is_a_process_beside_the_driver_may_be_hit():
-    spec = make_spec({"fault": "kill:executor@4,kill:daemon@6"})
-    with pytest.raises(
-        BadInput, match=r"Spark at local has no executor .*use `--profile local-cluster`, if there are no replicas"
-    ):
-        require_possible(spec.scenario.faults(), None, SparkProfile())
-    require_possible(spec.scenario.faults(), None, SparkProfile(master="local-cluster"))
 
 
 @pytest.mark.parametrize(
@@ -118,12 +135,6 @@ def test_a_replica_goes_through_relays_only_if_it_is_to_be_cut_off(monkeypatch):
     relays.assert_called_once_with(services, {"kafka"})
     assert relays.return_value.mock_calls == [*[call.seen_by("config")] * 2, call.cut(cut), call.end()]
     assert slept == [2.0]
-
-
-def test_a_service_from_which_a_replica_is_cut_off_is_not_hit_itself(tmp_path):
-    require_possible(parse("cut:kafka@4:2s,cut:kafka@8:2s,restart:zookeeper@4"), Stack(tmp_path), SparkProfile())
-    with pytest.raises(BadInput, match=r"restart:kafka@8: not possible with cut:kafka in the same run; use one"):
-        require_possible(parse("cut:kafka@4:2s,restart:kafka@8"), Stack(tmp_path), SparkProfile())
 
 
 def test_a_service_is_stopped_for_its_time(monkeypatch):
@@ -187,15 +198,6 @@ def test_of_three_nodes_one_is_hit_and_a_note_says_which(monkeypatch):
     assert notes == ["kill of kafka hits kafka-1", "restart of zookeeper hits zookeeper-1"]
 
 
-def test_a_service_is_killed_only_if_others_of_it_are_left(tmp_path):
-    with pytest.raises(BadInput, match=r"kill:kafka@4: kafka has one node, .*use restart:kafka, or .*nodes: 3$"):
-        require_possible(parse("kill:kafka@4"), Stack(tmp_path), SparkProfile())
-    three = Stack(tmp_path, nodes=3)
-    require_possible(parse("kill:kafka@4,kill:zookeeper@4"), three, SparkProfile())
-    with pytest.raises(BadInput, match=r"kill:kafka@\d: only one of three nodes of kafka may be killed"):
-        require_possible(parse("kill:kafka@4,kill:kafka@8"), three, SparkProfile())
-
-
 def test_no_second_node_of_a_service_is_killed_now(tmp_path, monkeypatch):
     stack, [kill] = Stack(tmp_path, nodes=3), parse("kill:kafka@4")
     for alive, killed in ((3, True), (2, False)):
@@ -203,16 +205,3 @@ def test_no_second_node_of_a_service_is_killed_now(tmp_path, monkeypatch):
         made = ServiceFaults(stack, SparkProfile(), print)
         with contextlib.nullcontext() if killed else pytest.raises(BadInput, match="2 of 3 nodes of kafka live, and "):
             made.require(kill)
-
-
-def test_of_pods_only_what_can_be_deleted_is_hit():
-    pods, deleted = SparkProfile(master="k8s://https://api"), "its StatefulSet makes another one at once; use restart"
-    require_possible(parse("kill:replica@4,kill:executor@4,kill:daemon@5,restart:kafka@6"), None, pods)
-    for text, words in (
-        ("kill:kafka@4", f"a pod of kafka is deleted, and {deleted}:kafka$"),
-        ("stop:minio@4:3s", f"{deleted}:minio$"),
-        ("restart:zookeeper@4:3s", f"{deleted}:zookeeper$"),
-        ("stop:replica@4:3s", "executors in pods cannot be stopped from here; use kill:replica$"),
-    ):
-        with pytest.raises(BadInput, match=rf"fault = {text}: .*{words}"):
-            require_possible(parse(text), None, pods)
