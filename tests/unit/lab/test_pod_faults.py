@@ -113,9 +113,7 @@ def test_services_elsewhere_are_left_alone(made, endpoints, fault):
 
 
 def test_a_cluster_that_cannot_be_asked_leaves_a_note_in_place_of_the_fault(made, monkeypatch):
-    def away(name):
-        raise ServiceUnavailable("the API server cannot be reached")
-
+    away = Mock(side_effect=ServiceUnavailable("the API server cannot be reached"))
     faults, pods, notes, _ = made(ONE, {"ks-kafka-0": (True, True)})
     monkeypatch.setattr(pods, "of_service", away)
     assert not faults.allows(*parse("restart:kafka@switch"))

@@ -213,13 +213,10 @@ def test_a_plan_is_told_before_it_begins_and_those_that_wait_are_planned_from_wh
 
 
 def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job, monkeypatch):
-    def fails(*_):
-        raise MigrationFailed("measure: 1 did not answer")
-
     job.inner.go.clear()
     job.do(MoveBy(strategy="hot_first", target=4))
     job.do(MoveBy(strategy="hot_first", target=3))
-    monkeypatch.setattr(job.counter, "measure", fails)
+    monkeypatch.setattr(job.counter, "measure", Mock(side_effect=MigrationFailed("measure: 1 did not answer")))
     job.inner.go.set()
     settled(job)
     first, second = job.status()["migrations"]

@@ -154,8 +154,7 @@ def test_a_replica_that_claims_its_job_anew_meanwhile_deposes_nobody_and_another
     first, second = made.replicas.all
     before = first.job
 
-    def deposed():
-        raise Deposed("job run-r0 runs in another process now")
+    deposed = Mock(side_effect=Deposed("job run-r0 runs in another process now"))
 
     def comes_back():
         del before.require_driver
@@ -255,10 +254,7 @@ def test_or_from_the_beginning_of_the_input(made):
 def test_one_that_dies_while_it_starts_has_been_an_incarnation_as_some_slots_may_have_given_results(
     made, monkeypatch, in_another_process
 ):
-    def dies(job, *given):
-        raise QueryDied("a part is missing")
-
-    monkeypatch.setattr(Job, "start", dies)
+    monkeypatch.setattr(Job, "start", Mock(side_effect=QueryDied("a part is missing")))
     first, second = made.replicas.all
     first.lives = False
     with pytest.raises(QueryDied):
@@ -327,9 +323,7 @@ def test_of_a_spare_application_whose_start_is_interrupted_nothing_is_left():
 
 
 def test_all_end_if_what_comes_before_fails_and_the_rest_of_that_comes_too(made):
-    def fails():
-        raise AssertionError("a bug")
-
+    fails = Mock(side_effect=AssertionError("a bug"))
     did = made.replicas.all[0].application.did
     made.replicas.before_stop += [fails, lambda: did.append("the second")]
     with pytest.raises(AssertionError, match="a bug"):

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -153,8 +154,7 @@ def test_if_that_is_damaged_another_one_writes_it(replicas):
     assert [saved for saved, *_ in replicas.led] == [point.savepoint, SAVED]
 
 
-def fails(check):
-    raise MigrationFailed("slot-0 did not answer")
+fails = Mock(side_effect=MigrationFailed("slot-0 did not answer"))
 
 
 @pytest.mark.parametrize("for_ever", [False, True])
@@ -195,11 +195,7 @@ def test_nobody_writes_while_its_state_moves_however_long_that_takes(replicas, m
 
 def test_if_nobody_can_write_it_does_not_come_back_and_nothing_of_it_is_left(replicas, monkeypatch):
     monkeypatch.setattr(returning, "WRITE_S", 0.02)
-
-    def fails(check):
-        raise ServiceUnavailable("no bucket")
-
-    replicas.captures = [fails]
+    replicas.captures = [Mock(side_effect=ServiceUnavailable("no bucket"))]
     dead = replicas.all[0]
     assert over(Return(dead, replicas)) == "replica 0 did not come back: no bucket"
     assert not dead.lives and dead.application.did == ["begun", "ended"]
@@ -231,10 +227,7 @@ def test_it_ends_when_nobody_waits_for_it_any_more_wherever_it_is(replicas, live
 
 
 def test_what_should_not_have_happened_is_the_controlling_threads(replicas):
-    def breaks(check):
-        raise AssertionError("a bug")
-
-    replicas.captures = [breaks]
+    replicas.captures = [Mock(side_effect=AssertionError("a bug"))]
     way = Return(replicas.all[0], replicas)
     with pytest.raises(AssertionError, match="a bug"):
         wait_until(lambda: way.over, 60, 0.002)

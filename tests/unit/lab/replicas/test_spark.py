@@ -267,10 +267,7 @@ def test_one_that_does_not_start_is_named_with_its_log(begun):
 
 
 def test_one_that_nobody_wants_any_more_is_not_waited_for(begun):
-    def unwanted():
-        raise Unwanted("the job was given up")
-
-    one, _ = begun
+    (one, _), unwanted = begun, Mock(side_effect=Unwanted("the job was given up"))
     for wait in (lambda: one.await_ready(unwanted), lambda: one.start_query(*given())):
         with pytest.raises(Unwanted):
             wait()
