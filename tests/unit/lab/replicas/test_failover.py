@@ -54,8 +54,11 @@ def test_a_journal_names_the_last_two_and_what_it_names_stays():
 def test_what_a_journal_names_stays_while_that_is_written_though_newer_ones_come(monkeypatch):
     made, points = failover_of(BEFORE, LAST)
     stays = {}
-    kept = lambda _, job: SimpleNamespace(keep_only=lambda names, of: stays.update({job: names}))
-    monkeypatch.setattr(resume_points, "SavepointStore", kept)
+
+    def store(_, job):
+        return SimpleNamespace(keep_only=lambda names, of: stays.update({job: names}))
+
+    monkeypatch.setattr(resume_points, "SavepointStore", store)
     made.journal()
     points.written = point("run-r0", "capture-3", 60), point("run-r0", "capture-4", 70)
     points._remove_old()
