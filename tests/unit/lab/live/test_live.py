@@ -487,15 +487,10 @@ def test_pauses_between_attempts_grow_and_old_deaths_are_forgotten():
     assert pause_before([5.0], 0) is None
 
 
-def test_whoever_stops_a_job_does_not_wait_for_the_end_of_a_fault_that_lasts(job):
+def test_whoever_stops_a_job_does_not_wait_for_the_end_of_a_fault_that_lasts_and_nothing_is_asked_then(job):
     faults = job.inner.faults
     faults.busy, job.loop.cut_faults_short = True, lambda: setattr(faults, "busy", False)
     job.begin_stop()
     assert job.ended.wait(60) and job.status()["state"] == "ended"
-
-
-def test_what_is_asked_when_nobody_looks_any_more_is_refused(job):
-    job.stop()
-    run = job._run
     with pytest.raises(BadInput, match="it is ended"):
-        run.inbox.ask(lambda: None)
+        job._run.inbox.ask(lambda: None)

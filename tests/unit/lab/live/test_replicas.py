@@ -294,24 +294,38 @@ def written(job):
     assert wait_until(lambda: job.status()["snapshots"] > number, 60)
 
 
-def test_what_another_process_needs_is_written_down_again_and_again(monkeypatch):
+def test_another_process_goes_on_from_what_one_writes_again_and_again_and_all_else_counts_for_nothing(monkeypatch):
     expected, journals = [], []
     kept = {"expect": lambda *known: expected.append(known), "keep": journals.append}
     with live_job(monkeypatch, live_spec(OFTEN), **kept) as job:
         assert expected == [("run", "secret")]
-        assert journals[0].past.begun_from is None and journals[0].of_replicas.began == dict.fromkeys(
-            range(2), NEVER_DIED
-        )
+        assert journals[0].past.begun_from is None
+        assert journals[0].of_replicas.began == dict.fromkeys(range(2), NEVER_DIED)
         job.do(Scale(slots=4), wait=True)
         written(job)
         written(job)
         assert wait_until(lambda: len(set(journals[-1].past.stages["counter"].assignments[-1].owner)) == 4, 60)
-        newest = journal_from_json(json.loads(json.dumps(journal_to_json(journals[-1]))))
-        assert newest.past.begun_from.name == "capture-0" and newest.of_replicas.of == "run-r0"
-        assert newest.of_replicas.requested == {"counter": 1} == {"counter": newest.plans["counter"].requested}
-        assert newest.snapshots == ("run-r0", [newest.past.begun_from.name])
+        journal = journal_from_json(json.loads(json.dumps(journal_to_json(journals[-1]))))
+        begin = journal.past.begun_from
+        assert begin.name == "capture-0" and journal.of_replicas.of == "run-r0"
+        assert journal.of_replicas.requested == {"counter": 1} == {"counter": journal.plans["counter"].requested}
+        assert journal.snapshots == ("run-r0", [begin.name])
         assert job.status()["snapshot_bytes"] == 160
         assert job.traffic.for_ever, "what is in its topics stays until it is deleted"
+    journals.clear()
+    resumed = {"resumed": lambda: journal, "keep": journals.append}
+    with live_job(monkeypatch, live_spec(TWO), **resumed) as job:
+        epochs = (((5, 1),), ((7, 1), (8, 2)))
+        assert job.replicas.went_on == [(0, journal, epochs), (1, journal, epochs)]
+        assert ("feed", 2000.0, 2) in job.traffic.told, "no frame of the generator before counts any more"
+        assert job.traffic.superseded == [Superseded(({0: 9}, {0: 9}), begin.turns)]
+        assert how(job) == {0: "lives", 1: "lives"} and job.status()["deaths"] == 0
+        assert any("everything since its snapshot was done again" in note for note in job.status()["notes"])
+        assert job.do(Scale(slots=3), wait=True)["number"] == 1
+        assert wait_until(lambda: journals[-1].of_replicas.requested == {"counter": 2}, 60)
+        assert journals[-1].past.begun_from == begin, "nothing was written since"
+        assert journals[-1].of_replicas.superseded == job.traffic.superseded
+        assert {each.config.token for each in (replica.job for replica in job.replicas.all)} == {"secret"}
 
 
 def test_nothing_is_written_while_something_moves_and_nothing_begins_to_move_while_something_is_written(monkeypatch):
@@ -329,31 +343,6 @@ def test_nothing_is_written_while_something_moves_and_nothing_begins_to_move_whi
         assert outcomes(job) == ["complete", "under way"]
         job.replicas.writing.set()
         assert wait_until(lambda: outcomes(job) == ["complete"] * 2, 60)
-
-
-def test_another_process_goes_on_from_what_one_has_written_and_all_else_counts_for_nothing(monkeypatch):
-    journals = []
-    with live_job(monkeypatch, live_spec(OFTEN), keep=journals.append) as job:
-        job.do(Scale(slots=4), wait=True)
-        written(job)
-        written(job)
-        assert wait_until(lambda: len(journals[-1].of_replicas.began) == 2 and journals[-1].migrations, 60)
-    journal = journals[-1]
-    begin = journal.past.begun_from
-    journals.clear()
-    resumed = {"resumed": lambda: journal, "keep": journals.append}
-    with live_job(monkeypatch, live_spec(TWO), **resumed) as job:
-        epochs = (((5, 1),), ((7, 1), (8, 2)))
-        assert job.replicas.went_on == [(0, journal, epochs), (1, journal, epochs)]
-        assert ("feed", 2000.0, 2) in job.traffic.told, "no frame of the generator before counts any more"
-        assert job.traffic.superseded == [Superseded(({0: 9}, {0: 9}), begin.turns)]
-        assert how(job) == {0: "lives", 1: "lives"} and job.status()["deaths"] == 0
-        assert any("everything since its snapshot was done again" in note for note in job.status()["notes"])
-        assert job.do(Scale(slots=3), wait=True)["number"] == 1
-        assert wait_until(lambda: journals[-1].of_replicas.requested == {"counter": 2}, 60)
-        assert journals[-1].past.begun_from == begin, "nothing was written since"
-        assert journals[-1].of_replicas.superseded == job.traffic.superseded
-        assert {each.config.token for each in (replica.job for replica in job.replicas.all)} == {"secret"}
 
 
 def test_without_anything_written_another_process_begins_at_the_beginning_of_the_input(monkeypatch):
