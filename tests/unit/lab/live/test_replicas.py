@@ -201,6 +201,7 @@ def test_a_replica_that_is_killed_is_told_of_and_comes_back(job):
     job.do(InjectFault(fault="kill:slot"))
     assert wait_until(lambda: how(job) == {0: "lives", 1: "coming back"}, 60), "it has lived for longest"
     assert any("replica 1 died (killed); 1 of 2 went on" in note for note in job.status()["notes"])
+    job.ways[1].full()
     assert job.stop().run_id == job.run_id
 
 
