@@ -1,10 +1,13 @@
 import math
-from types import SimpleNamespace
 
 import pytest
+from small_store import result_store
 
 from keyshift.analysis.metrics import Offered
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.recording import Recording, clock_notes, pace_notes
+from keyshift.model.errors import QueryDied
+from keyshift.results.manifest import new_run_id
 from keyshift.runtime.protocol_log import LogEvent
 
 LOAD = Offered(begin_s=-6.0, end_s=6.0, took_s=12.0, events=3_600_000, unprocessed=0, due=3_600_000, planned=3_600_000)
@@ -48,14 +51,11 @@ def test_results_that_came_before_their_events_by_kafkas_clock_are_told_and_by_h
     assert note.startswith("Kafka's clock is at least 12.3 ms behind that of this machine")
 
 
-def test_a_run_that_went_wrong_is_stored_with_the_last_protocol_events_if_any_are_known():
-    recording, said, files = object.__new__(Recording), [], []
-    recording._say = said.append
-    recording._store = SimpleNamespace(put_file=lambda *file: files.append(file) or "with the log")
-    stored, event = SimpleNamespace(run_id="run"), LogEvent(7, "slot-1", "arrived", (3,), 5, 1)
-    assert recording._put_log(stored, []) is stored
-    assert not said and not files
-    assert recording._put_log(stored, [event, event]) == "with the log"
+def test_a_run_that_died_is_stored_with_the_last_protocol_events_if_any_are_known():
+    store, said, spec, event = result_store(), [], make_spec({}), LogEvent(7, "slot-1", "arrived", (3,), 5, 1)
+    silent, told = (new_run_id("keycount", "fluid") for _ in range(2))
+    for run, log in (silent, []), (told, [event, event]):
+        Recording(store, said.append, spec, run, spec.parameters(), 1.0).died(QueryDied("gone"), log)
     line = b'{"at_us": 7, "place": "slot-1", "event": "arrived", "units": [3], "version": 5, "hop": 1, "other": ""}\n'
-    assert files == [("run", "protocol.jsonl", 2 * line)]
-    assert "run/protocol.jsonl" in said[0]
+    assert store.get_file(told, "protocol.jsonl") == 2 * line and f"{told}/protocol.jsonl" in said[-1]
+    assert (store.get_manifest(silent).status, store.get_manifest(silent).files) == ("died", []) and len(said) == 3

@@ -4,6 +4,7 @@ import signal
 import threading
 from importlib import metadata
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -274,29 +275,17 @@ def test_laps_are_stored_with_the_slots_of_their_job_if_some_need_fewer(lab, mon
     assert [make_spec(each).tasks for each in stored] == [job.tasks] * len(specs)
 
 
-class Live:
+def interrupted():
     """A job that comes to an interrupt while it starts, and to another one while it is given up."""
-
-    run_id = "run-1"
-
-    def __init__(self, *_):
-        self.ended = threading.Event()
-
-    def keep(self):
-        pass
-
-    def await_ready(self):
-        raise KeyboardInterrupt
-
-    def give_up(self):
-        signal.raise_signal(signal.SIGINT)
-        self.ended.set()
+    job = Mock(ended=threading.Event(), await_ready=Mock(side_effect=KeyboardInterrupt))
+    job.give_up.side_effect = lambda: (signal.raise_signal(signal.SIGINT), job.ended.set())
+    return job
 
 
 def test_a_job_whose_start_is_interrupted_is_given_up_and_another_one_may_start(lab, monkeypatch):
     """Nobody else has it."""
     jobs = []
-    monkeypatch.setattr(run, "LiveJob", lambda *_: jobs.append(Live()) or jobs[-1])
+    monkeypatch.setattr(run, "LiveJob", lambda *_: jobs.append(interrupted()) or jobs[-1])
     for number in range(2):
         with pytest.raises(KeyboardInterrupt):
             lab.start(live_spec({}))
@@ -304,7 +293,7 @@ def test_a_job_whose_start_is_interrupted_is_given_up_and_another_one_may_start(
 
 
 def test_a_lab_ends_its_spark_though_somebody_interrupts_the_end_of_its_job(lab):
-    lab._live = job = Live()
+    lab._live = job = interrupted()
     lab._closing = closing = contextlib.ExitStack()
     closing.callback(lab.done.append, "spark")
     with pytest.raises(KeyboardInterrupt):
