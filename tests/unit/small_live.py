@@ -23,12 +23,13 @@ from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
-from keyshift.model.keys import Assignment, Assignments, SlotId
+from keyshift.model.keys import Assignment, Assignments
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.model.records import Measured, Second
 from keyshift.traffic.feed import Before, Progress
 from keyshift.traffic.messages import Latencies
 from keyshift.traffic.topics import OfferedSoFar
+from keyshift.waiting import wait_until
 from keyshift.wire.savepoint import Savepoint
 
 
@@ -274,11 +275,16 @@ class Way:
     def full(self):
         if not self.replica.lives:
             self.replicas.comes_back(self.replica)
-        self.over, self.full_at = True, time.time()
-        self.report = f"replica {self.replica.number} was full again"
+        self.report, self.full_at = f"replica {self.replica.number} was full again", time.time()
+        self.over = True
+
+    def fails(self):
+        self.report = f"replica {self.replica.number} did not come back: no memory"
+        self.over = True
 
     def end(self):
-        self.over, self.report = True, "nobody waits for it any more"
+        self.report = "nobody waits for it any more"
+        self.over = True
 
 
 class Traffic:
@@ -388,6 +394,12 @@ def live_job(monkeypatch, spec, resume=None, **kept):
                 end()
 
 
-def owners(numbers):
-    """An assignment's owners."""
-    return tuple(SlotId(number) for number in numbers)
+def outcomes(job):
+    """Of all its migrations."""
+    return [each["outcome"] for each in job.status()["migrations"]]
+
+
+def settled(job):
+    """The slots of each stage, when nothing moves any more."""
+    assert wait_until(lambda: not job.status()["migrating"], 60)
+    return {name: told["slots"] for name, told in job.status()["stages"].items()}

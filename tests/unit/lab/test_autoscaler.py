@@ -3,7 +3,6 @@
 import json
 import math
 from collections import deque
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +14,7 @@ from keyshift.lab.autoscaler import Autoscaler, decision_told, sentence
 from keyshift.model.errors import BadInput, MigrationFailed, QueryDied
 from keyshift.model.records import Measured, Second
 from keyshift.planner.autoscaling import COOL_DOWN_S
+from keyshift.planner.scaling import StageLook
 from keyshift.results.from_records import scaling_table
 from keyshift.traffic.feed import Before, Progress
 
@@ -22,123 +22,85 @@ RATE = 500.0  # records per second of a slot at work
 BEGIN = 1_000.0
 
 
-class Job:
-    """Slots that work off what is offered, as far as they can; a migration takes three seconds."""
+class Stage:
+    """Slots that work off what comes, as far as they can, and pass it on; a migration takes three seconds."""
 
-    def __init__(self, clock, slots, offered):
-        self.clock, self.slots, self.offered = clock, slots, offered
+    def __init__(self, slots, rate):
+        self.slots, self.rate, self.queue, self.target, self.until = slots, rate, 0.0, None, 0.0
         self.work = {slot: [0.0, 0.0] for slot in range(8)}
-        self.queue = self.sent = self.answered = 0.0
-        self.requests, self.raises, self.target, self.until = [], [], None, 0.0
+
+    def pass_second(self, came):
+        done = min(self.queue + came, self.slots * self.rate)
+        self.queue += came - done
+        for slot in range(self.slots):
+            self.work[slot][0] += done / self.slots
+            self.work[slot][1] += done / self.slots / self.rate
+        return done
+
+
+class Job:
+    """``stages`` by their names. What they get is a ``share`` of the events that are offered."""
+
+    def __init__(self, clock, stages, offered, share):
+        self.clock, self.stages, self.offered, self.share, self.sent = clock, stages, offered, share, 0.0
+        self.requests, self.raises = [], []
         self.feed = SimpleNamespace(progress=deque(maxlen=60), before=Before())
         self.traffic = SimpleNamespace(seconds=[], received=0, early=0)
 
     def pass_second(self):
-        came = self.offered(self.clock.now)
-        done = min(self.queue + came, self.slots * RATE)
-        self.queue += came - done
-        for slot in range(self.slots):
-            self.work[slot][0] += done / self.slots
-            self.work[slot][1] += done / self.slots / RATE
-        self.sent, self.answered = self.sent + came, self.answered + done
-        latency_ms = None if not done else 10.0 + 1000.0 * self.queue / (self.slots * RATE)
-        second = Second(self.clock.now, done, p99_ms=latency_ms)
+        done = self.offered(self.clock.now)
+        self.sent += done
+        for stage in self.stages.values():
+            done = stage.pass_second(done)
+        first, *_ = self.stages.values()
+        late_ms = None if not done else 10.0 + 1000.0 * first.queue / (first.slots * first.rate)
+        self.traffic.seconds.append(Second(self.clock.now, done / self.share, p99_ms=late_ms))
+        self.traffic.received += done / self.share
         self.clock.now += 1
-        self.traffic.seconds.append(second)
-        self.traffic.received = self.answered
-        self.feed.progress.append(Progress(self.clock.now, self.sent, self.sent))
-        if self.target is not None and self.clock.now >= self.until:
-            self.slots, self.target = self.target, None
+        self.feed.progress.append(Progress(self.clock.now, self.sent / self.share, self.sent / self.share))
+        for stage in self.stages.values():
+            if stage.target is not None and self.clock.now >= stage.until:
+                stage.slots, stage.target = stage.target, None
 
     def measure(self, within_s):
         assert within_s == 10.0
         if self.raises:
             raise self.raises.pop(0)
-        slots = self.work.items()
-        return {"counter": {slot: Measured(records=((slot, records),), busy_s=busy) for slot, (records, busy) in slots}}
-
-    @property
-    def owners(self):
-        return {"counter": set(range(self.slots))}
-
-    @property
-    def busy(self):
-        return self.target is not None
-
-    def request(self, change, stage):
-        assert not self.busy and stage == "counter"
-        self.requests.append((self.clock.now - BEGIN, change))
-        self.target, self.until = change.slots, self.clock.now + 3
-
-
-class Chain(Job):
-    """What the first stage has done goes through a second one, a slot of which does half as much."""
-
-    def __init__(self, clock, slots, offered):
-        super().__init__(clock, slots, offered)
-        self.behind = Job(SimpleNamespace(now=clock.now), slots, lambda now: self.done)
-
-    def pass_second(self):
-        before = self.answered
-        super().pass_second()
-        self.done = 2 * (self.answered - before)  # records of half the size
-        self.behind.clock.now = self.clock.now - 1
-        self.behind.pass_second()
-        last = self.traffic.seconds[-1]
-        self.traffic.seconds[-1] = last._replace(results=self.behind.traffic.seconds[-1].results / 2)
-        self.traffic.received = self.behind.answered / 2
-
-    def measure(self, within_s):
-        first, second = super().measure(within_s), self.behind.measure(within_s)
-        halves = {
-            slot: replace(said, records=((slot, said.records[0][1] / 2),)) for slot, said in second["counter"].items()
+        return {
+            name: {slot: Measured(records=((slot, records),), busy_s=s) for slot, (records, s) in stage.work.items()}
+            for name, stage in self.stages.items()
         }
-        return {"counter-1": first["counter"], "counter-2": halves}
+
+    @property
+    def slots(self):
+        return [stage.slots for stage in self.stages.values()]
 
     @property
     def owners(self):
-        return {"counter-1": set(range(self.slots)), "counter-2": set(range(self.behind.slots))}
+        return {name: set(range(stage.slots)) for name, stage in self.stages.items()}
 
     @property
     def busy(self):
-        return super().busy or self.behind.busy
+        return any(stage.target is not None for stage in self.stages.values())
 
     def request(self, change, stage):
-        asked = self.behind if stage == "counter-2" else self
-        Job.request(asked, change, "counter") if asked is not self else self.begin(change)
-
-    def begin(self, change):
-        self.requests.append((self.clock.now - BEGIN, change))
-        self.target, self.until = change.slots, self.clock.now + 3
-
-
-class Filtered(Job):
-    """A source drops 92 of a hundred events."""
-
-    def pass_second(self):
-        super().pass_second()
-        at, records, _ = self.feed.progress.pop()
-        self.feed.progress.append(Progress(at, records / 0.08, records / 0.08))
-        self.traffic.received = self.answered / 0.08
-        self.traffic.seconds[-1] = self.traffic.seconds[-1]._replace(results=self.traffic.seconds[-1].results / 0.08)
-
-    def measure(self, within_s):
-        return {"sellers": super().measure(within_s)["counter"]}
-
-    @property
-    def owners(self):
-        return {"sellers": super().owners["counter"]}
+        asked = self.stages[stage]
+        assert asked.target is None
+        self.requests.append(change)
+        asked.target, asked.until = change.slots, self.clock.now + 3
 
 
 @pytest.fixture
 def driven(monkeypatch):
-    """Makes a driver over a job; ``run(seconds)`` lets time pass for both."""
+    """Makes a driver over a job, whose first stage is ``stage``; ``run(seconds)`` lets time pass for both."""
 
-    def make(slots, offered, of=Job, **values):
+    def make(slots, offered, rates=(RATE,), share=1.0, **values):
         clock = SimpleNamespace(now=BEGIN)
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: clock.now))
-        job, said = of(clock, slots, offered), []
         spec = make_spec({"trigger": "auto", "slots": slots, "slots_max": 6} | values)
+        names, said = [stage.name for stage in spec.workload.stages], []
+        stages = {name: Stage(slots, rate) for name, rate in zip(names, rates, strict=True)}
+        job = Job(clock, stages, offered, share)
         driver = Autoscaler(
             spec, job, job.traffic, job.feed, BEGIN + 2, said.append, lambda *asked: job.request(*asked)
         )
@@ -148,7 +110,7 @@ def driven(monkeypatch):
                 job.pass_second()
                 driver.go_on()
 
-        return SimpleNamespace(job=job, driver=driver, said=said, run=run, clock=clock)
+        return SimpleNamespace(job=job, stage=stages[names[0]], driver=driver, said=said, run=run, clock=clock)
 
     return make
 
@@ -165,7 +127,7 @@ def test_it_sees_what_is_offered_what_is_left_and_how_long_slots_were_at_work(dr
     made.run(12)
     look = made.driver.decisions[-1].look
     assert look.offered_per_s == 1200.0
-    assert look.backlog == made.job.queue == 12 * 200.0
+    assert look.backlog == made.stage.queue == 12 * 200.0
     assert look.missed_s == 2.0, "both seconds since the look before"
     (stage,) = look.stages
     assert (stage.slots, stage.records, stage.busy_s) == (2, 2000.0, 4.0)
@@ -175,10 +137,9 @@ def test_it_sees_what_is_offered_what_is_left_and_how_long_slots_were_at_work(dr
 def test_it_requests_what_is_decided_and_nothing_while_that_is_under_way(driven):
     made = driven(1, lambda now: 200.0 if now < BEGIN + 20 or now >= BEGIN + 80 else 1500.0)
     made.run(160)
-    numbers = [change.slots for _, change in made.job.requests]
-    assert all(isinstance(change, ScaleTo) for _, change in made.job.requests)
-    assert numbers[0] > 3 and numbers[-1] == made.job.slots == 1
-    assert max(numbers) <= 6
+    numbers = [change.slots for change in made.job.requests]
+    assert made.job.requests == [ScaleTo(number) for number in numbers]
+    assert 3 < numbers[0] <= max(numbers) <= 6 and numbers[-1] == made.stage.slots == 1
     under_way = [d for d in made.driver.decisions if d.look.migrating]
     assert under_way and not any(d.moves for d in under_way)
     assert made.driver._policy.takes_s > 3
@@ -190,13 +151,11 @@ def test_a_death_passes_through_and_the_next_look_begins_a_measurement(driven):
     made.job.raises = [QueryDied("gone")]
     with pytest.raises(QueryDied):
         made.run(2)
-    made.job.work = {slot: [0.0, 0.0] for slot in range(8)}  # the next attempt counts from 0
+    made.stage.work = {slot: [0.0, 0.0] for slot in range(8)}  # the next attempt counts from 0
     made.run(2)
-    (stage,) = made.driver.decisions[-1].look.stages
-    assert (stage.records, stage.busy_s) == (0.0, 0.0)
+    assert made.driver.decisions[-1].look.stages == (StageLook(2, 0.0, 0.0),)
     made.run(2)
-    (stage,) = made.driver.decisions[-1].look.stages
-    assert stage.records == 1200.0
+    assert made.driver.decisions[-1].look.stages[0].records == 1200.0
     assert made.driver.decisions[-1].stages[0].true_per_s == pytest.approx(RATE)
 
 
@@ -227,7 +186,7 @@ def test_results_that_are_due_for_some_events_only_are_counted_in_events(driven)
     seconds = made.job.traffic.seconds
     seconds[:] = [second._replace(results=second.results / 4) for second in seconds]
     made.job.traffic.received /= 4
-    assert backlog(made) == made.job.queue
+    assert backlog(made) == made.stage.queue
 
 
 def test_the_backlog_is_that_of_a_moment_that_both_sides_have_told_of(driven):
@@ -279,16 +238,12 @@ def test_every_decision_is_said_and_stored_with_its_numbers(driven):
     assert table["migrating"].any() and not row["migrating"]
     assert row["move_cost"] < row["stay_cost"]
     assert math.isnan(table["stay_cost"].iloc[0])
-    assert len(scaling_table([], BEGIN)) == 0
 
 
 def test_each_stage_of_a_chain_gets_the_slots_that_it_needs(driven):
-    made = driven(1, lambda now: 900.0, of=Chain, workload="chain")
+    made = driven(1, lambda now: 900.0, rates=(RATE, RATE / 2), workload="chain")
     made.run(90)
-    job = made.job
-    assert (job.slots, job.behind.slots) == (3, 5), (
-        "900 and, half as fast, 1800 of 500 per second, at most 85 % at work"
-    )
+    assert made.job.slots == [3, 5], "900 of 500 and of 250 per second, at most 85 % at work"
     assert not any(d.moves for d in made.driver.decisions[-15:])
     assert all(d.look.migrating is False for d in made.driver.decisions if d.moves)
     first, second = made.driver.decisions[-1].stages
@@ -302,7 +257,7 @@ def test_each_stage_of_a_chain_gets_the_slots_that_it_needs(driven):
 
 
 def test_of_a_chain_a_stage_whose_request_is_refused_stays_and_the_others_move(driven):
-    made = driven(1, lambda now: 900.0, of=Chain, workload="chain")
+    made = driven(1, lambda now: 900.0, rates=(RATE, RATE / 2), workload="chain")
     request = made.job.request
 
     def ask(change, stage):
@@ -313,12 +268,12 @@ def test_of_a_chain_a_stage_whose_request_is_refused_stays_and_the_others_move(d
     made.job.request = ask
     made.run(15)
     (moved,) = (decision for decision in made.driver.decisions if decision.moves)
-    assert [stage.target - stage.slots for stage in moved.stages] == [0, made.job.behind.slots - 1]
+    assert [stage.target - stage.slots for stage in moved.stages] == [0, made.job.slots[1] - 1]
     assert moved.reason == "more is to be done than the slots can; nothing was requested of counter-1, not now"
 
 
 def test_a_source_that_drops_most_events_needs_slots_for_the_others_only(driven):
-    made = driven(1, lambda now: 120.0, of=Filtered, workload="nexmark", query="q3")
+    made = driven(1, lambda now: 120.0, share=0.08, workload="nexmark", query="q3")
     made.run(40)
     last = made.driver.decisions[-1]
     assert (last.look.offered_per_s, made.driver.decisions.moves) == (1500.0, 0)
@@ -330,13 +285,13 @@ def test_what_somebody_else_has_requested_is_left_alone_until_a_cool_down_is_ove
     made = driven(1, lambda now: 200.0)
     made.run(20)
     made.job.request(ScaleTo(4), "counter")
-    made.job.until += 9
+    made.stage.until += 9
     made.run(11)
     assert made.driver.decisions[-1].look.migrating
     made.run(9)
-    assert made.job.slots == 4 and len(made.job.requests) == 1
+    assert made.stage.slots == 4 and len(made.job.requests) == 1
     made.run(30)
-    assert made.job.slots == 1, "and then it is a job like any other"
+    assert made.stage.slots == 1, "and then it is a job like any other"
     assert made.driver._policy.takes_s < 9, "what was learnt is of its own migration"
 
 
@@ -350,12 +305,12 @@ def test_what_somebody_else_requests_in_a_cool_down_has_one_of_its_own(driven):
     made = driven(1, lambda now: 1500.0, autoscale_s=1)
     moved_once(made)
     made.job.request(ScaleTo(1), "counter")
-    made.job.until += 9
+    made.stage.until += 9
     made.run(12 + int(COOL_DOWN_S))
-    assert made.job.slots == 1 and len(made.job.requests) == 2
+    assert made.stage.slots == 1 and len(made.job.requests) == 2
     assert made.driver.decisions[-1].reason.startswith("cool-down for ")
     made.run(20)
-    assert made.job.slots > 1, "and then it is a job like any other"
+    assert made.stage.slots > 1, "and then it is a job like any other"
 
 
 @pytest.mark.parametrize("every_s", [1, 5], ids=["looks see it", "between two looks"])
@@ -374,7 +329,7 @@ def test_a_migration_of_somebody_else_between_two_looks_does_not_go_unnoticed(dr
     made.run(23)
     made.job.request(ScaleTo(4), "counter")
     made.run(13)
-    assert made.job.slots == 4 and not any(d.look.migrating for d in made.driver.decisions)
+    assert made.stage.slots == 4 and not any(d.look.migrating for d in made.driver.decisions)
     assert made.driver.decisions[-1].reason == "a measurement begins"
 
 
@@ -391,7 +346,7 @@ def test_a_request_that_cannot_be_made_is_said_and_made_later(driven):
     made.job.request = ask
     made.run(40)
     assert "autoscaler: nothing was requested of counter, measure: 1 did not answer" in made.said
-    assert made.job.slots > 3
+    assert made.stage.slots > 3
     assert made.driver.decisions.moves == len(made.job.requests)
     refused = next(
         decision for decision in made.driver.decisions if decision.reason.startswith("nothing was requested")

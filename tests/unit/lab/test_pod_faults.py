@@ -1,6 +1,7 @@
 """Faults of what is in pods: which pod is deleted, that its return is waited for, and where nothing may be."""
 
 import dataclasses
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -37,14 +38,6 @@ class Pods:
         self.deleted.append(name)
 
 
-class Executors:
-    def __init__(self):
-        self.deleted = []
-
-    def delete_one(self, host):
-        self.deleted.append(host)
-
-
 @pytest.fixture
 def made(monkeypatch):
     """Faults in a cluster with these pods; ``notes`` of them."""
@@ -52,7 +45,7 @@ def made(monkeypatch):
     monkeypatch.setattr(pod_faults, "BACK_S", 60.0)
 
     def make(endpoints, found):
-        pods, notes, executors = Pods(found), [], Executors()
+        pods, notes, executors = Pods(found), [], Mock()
         monkeypatch.setattr(pod_faults, "Pods", lambda spark: pods)
         return PodFaults(endpoints, SPARK, executors, notes.append), pods, notes, executors
 
@@ -120,9 +113,7 @@ def test_services_elsewhere_are_left_alone(made, endpoints, fault):
 
 
 def test_a_cluster_that_cannot_be_asked_leaves_a_note_in_place_of_the_fault(made, monkeypatch):
-    def away(name):
-        raise ServiceUnavailable("the API server cannot be reached")
-
+    away = Mock(side_effect=ServiceUnavailable("the API server cannot be reached"))
     faults, pods, notes, _ = made(ONE, {"ks-kafka-0": (True, True)})
     monkeypatch.setattr(pods, "of_service", away)
     assert not faults.allows(*parse("restart:kafka@switch"))
@@ -132,4 +123,4 @@ def test_a_cluster_that_cannot_be_asked_leaves_a_note_in_place_of_the_fault(made
 def test_an_executor_is_deleted_by_its_application(made):
     faults, pods, notes, executors = made(ONE, {})
     hit(faults, "kill:executor@4", "10.0.0.7")
-    assert executors.deleted == ["10.0.0.7"] and not pods.deleted and not notes
+    assert executors.mock_calls == [call.delete_one("10.0.0.7")] and not pods.deleted and not notes

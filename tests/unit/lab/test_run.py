@@ -4,6 +4,7 @@ import signal
 import threading
 from importlib import metadata
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -57,16 +58,12 @@ def lab(tmp_path, monkeypatch):
     made.spark = made._spark = SimpleNamespace(session=None)
     made.done, made.recorded, made.driver_of = [], [], lambda: None
 
-    def note(what):
-        return lambda: made.done.append(what)
+    def note(what, then=lambda: None):
+        return lambda: (made.done.append(what), then())
 
     def job(*_):
-        def asked(what):
-            made.done.append(what)
-            made.driver_of()
-
         said = {what: note(what) for what in ("stop", "clean", "read_log")}
-        asks = {what: lambda what=what: asked(what) for what in ("require_driver", "end")}
+        asks = {what: note(what, lambda: made.driver_of()) for what in ("require_driver", "end")}
         return SimpleNamespace(log=[], notes=[], **said, **asks)
 
     monkeypatch.setattr(run, "Job", job)
@@ -135,12 +132,6 @@ def deposed():
 
 def away():
     raise ServiceUnavailable("ZooKeeper is away")
-
-
-def test_what_a_run_has_left_goes_when_nobody_can_claim_it_any_more(lab):
-    recorded(lab)
-    assert lab.done == ["require_driver", "stop", "killed", "end", "topics go", "clean"]
-    assert lab.recorded == ["ended"]
 
 
 def test_faults_of_services_can_be_cut_short_before_a_job_ends(lab, monkeypatch):
@@ -214,8 +205,8 @@ def test_only_what_nothing_goes_on_with_is_deleted_and_who_keeps_the_journal_hea
     with pytest.raises(type(error)) if error else contextlib.nullcontext():
         recorded(lab, error, end)
     deletes = ending in (Ending.STOPPED, Ending.GIVEN_UP, Ending.DIED)
-    assert lab.done.index("killed") < lab.done.index(ending)
-    assert lab.done[lab.done.index(ending) + 1 :] == (["topics go", "clean"] if deletes else [])
+    nobody_can_claim, go = (["end"], ["topics go", "clean"]) if deletes else ([], [])
+    assert lab.done[lab.done.index("stop") :] == ["stop", "killed", *nobody_can_claim, ending, *go]
     assert (end.ending, end.deleted, end.undeleted) == (ending, deletes, [])
     assert lab.recorded == (["ended"] if error is None else [repr(error)] if deletes else [])
 
@@ -284,29 +275,17 @@ def test_laps_are_stored_with_the_slots_of_their_job_if_some_need_fewer(lab, mon
     assert [make_spec(each).tasks for each in stored] == [job.tasks] * len(specs)
 
 
-class Live:
+def interrupted():
     """A job that comes to an interrupt while it starts, and to another one while it is given up."""
-
-    run_id = "run-1"
-
-    def __init__(self, *_):
-        self.ended = threading.Event()
-
-    def keep(self):
-        pass
-
-    def await_ready(self):
-        raise KeyboardInterrupt
-
-    def give_up(self):
-        signal.raise_signal(signal.SIGINT)
-        self.ended.set()
+    job = Mock(ended=threading.Event(), await_ready=Mock(side_effect=KeyboardInterrupt))
+    job.give_up.side_effect = lambda: (signal.raise_signal(signal.SIGINT), job.ended.set())
+    return job
 
 
 def test_a_job_whose_start_is_interrupted_is_given_up_and_another_one_may_start(lab, monkeypatch):
     """Nobody else has it."""
     jobs = []
-    monkeypatch.setattr(run, "LiveJob", lambda *_: jobs.append(Live()) or jobs[-1])
+    monkeypatch.setattr(run, "LiveJob", lambda *_: jobs.append(interrupted()) or jobs[-1])
     for number in range(2):
         with pytest.raises(KeyboardInterrupt):
             lab.start(live_spec({}))
@@ -314,7 +293,7 @@ def test_a_job_whose_start_is_interrupted_is_given_up_and_another_one_may_start(
 
 
 def test_a_lab_ends_its_spark_though_somebody_interrupts_the_end_of_its_job(lab):
-    lab._live = job = Live()
+    lab._live = job = interrupted()
     lab._closing = closing = contextlib.ExitStack()
     closing.callback(lab.done.append, "spark")
     with pytest.raises(KeyboardInterrupt):

@@ -36,7 +36,7 @@ class System:
 
     def __init__(self, clock):
         self.clock, self.calls, self.notes, self.dies, self.busy_until = clock, [], [], [], 0.0
-        self.announced = []
+        self.announced, self.note = [], self.notes.append
 
     def _called(self, *what):
         self.calls.append((self.clock.now - BEGIN, *what))
@@ -78,9 +78,6 @@ class System:
 
     busy = migrating
 
-    def note(self, line):
-        self.notes.append(line)
-
 
 @pytest.fixture
 def made(monkeypatch):
@@ -115,18 +112,19 @@ def loaded(made):
 
 
 @pytest.mark.parametrize(
-    ("come", "overloaded", "over_s"),
+    ("come", "dies", "overloaded", "over_s"),
     [
-        (lambda s: min(10_000, round(s * 400)), False, 25),
-        (lambda s: round(s * 100), True, 30),
-        (lambda s: round(s * 1000) if s < 5 else max(5_000, round(s * 1000) - 13_000), False, 23),
-        (lambda s: min(9_000, round(s * 1000)), False, 24),
+        (lambda s: min(10_000, round(s * 400)), [], False, 25),
+        (lambda s: round(s * 100), [], True, 30),
+        (lambda s: round(s * 100), [20.0], True, 50),
+        (lambda s: round(s * 1000) if s < 5 else max(5_000, round(s * 1000) - 13_000), [], False, 23),
+        (lambda s: min(9_000, round(s * 1000)), [], False, 24),
     ],
-    ids=["all come", "longer than is allowed", "all come, some late", "some are lost"],
+    ids=["all come", "longer than is allowed", "anew after a death", "all come, some late", "some are lost"],
 )
-def test_a_backlog_is_waited_for_as_long_as_results_come_and_that_is_allowed(loaded, come, overloaded, over_s):
-    loaded.come = come
-    loaded.backlog.await_results()
+def test_a_backlog_is_waited_for_as_long_as_results_come_and_that_is_allowed(loaded, come, dies, overloaded, over_s):
+    loaded.come, loaded.system.dies = come, [*dies]
+    loaded.surviving(loaded.backlog.await_results)
     assert loaded.backlog.overloaded is overloaded
     assert loaded.clock.now == pytest.approx(BEGIN + over_s, abs=1)
 
@@ -252,30 +250,15 @@ def test_a_run_that_nobody_wants_any_more_ends_before_its_next_attempt_and_while
 
 
 @pytest.mark.parametrize(("began_at", "words"), [(BEGIN - 1.5, "2.5 s after"), (math.nan, "before")])
-def test_it_is_told_when_a_query_died(made, began_at, words):
+def test_it_is_told_when_a_query_died_and_kept_with_the_samples(made, monkeypatch, began_at, words):
     run = made()
     run.began_at, run.system.dies = began_at, [1.0]
     run.surviving(lambda: run.look_until(BEGIN + 3))
     assert run.system.notes[0].startswith(f"the query died {words} the load began (gone); everything since")
-
-
-def test_a_death_is_kept_with_the_samples(made, monkeypatch):
-    run = made()
-    run.system.dies = [1.0]
-    run.surviving(lambda: run.look_until(BEGIN + 3))
     run.traffic.stop, run.system.final_state = (lambda: None), (lambda: None)
     monkeypatch.setattr(run_loop, "EndedJob", lambda *given: given[4])
-    run.samples = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
-    sample, death = run.end()
-    assert sample[1] == "rss_mib"
-    assert death == (pytest.approx(BEGIN + 1, abs=0.3), "fault", Instance("query died"), 1.0)
-
-
-def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
-    loaded.come, loaded.system.dies = lambda s: round(s * 100), [20.0]
-    loaded.surviving(loaded.backlog.await_results)
-    assert loaded.backlog.overloaded
-    assert loaded.clock.now == pytest.approx(BEGIN + 50, abs=1)
+    run.samples = [sample] = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
+    assert run.end() == [sample, (pytest.approx(BEGIN + 1, abs=0.3), "fault", Instance("query died"), 1.0)]
 
 
 def test_the_time_for_a_backlog_begins_when_a_query_that_was_dead_as_the_load_ended_goes_on(made, monkeypatch):
@@ -352,42 +335,25 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     assert list(scalings) == []
 
 
-def test_what_is_to_be_looked_at_is_looked_at_once_a_second_while_the_load_is_offered(made):
-    run, looks = made(), []
-    run.each_second.append(lambda: looks.append(run.clock.now - BEGIN))
-    run.look_until(BEGIN + 3.5)
-    run.backlog.await_results()
-    assert looks == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.25)
+def test_an_autoscaler_goes_on_at_each_look_and_others_once_a_second_and_either_may_see_a_death(made, monkeypatch):
+    def looking(looks, dies):
+        def look():
+            looks.append(run.clock.now - BEGIN)
+            if len(looks) == dies:
+                raise QueryDied("seen by whoever asks")
 
+        return look
 
-def test_a_death_that_is_seen_by_looking_is_survived_like_any_other(made):
-    run = made()
-    deaths = [QueryDied("seen")]
-
-    def look():
-        if deaths:
-            raise deaths.pop()
-
-    run.each_second.append(look)
-    run.surviving(lambda: run.look_until(BEGIN + 3))
-    assert [what for _, what in run.system.calls] == ["recover"]
-
-
-def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(made, monkeypatch):
-    seen = []
-
-    def go_on():
-        seen.append(run.clock.now - BEGIN)
-        if len(seen) == 20:
-            raise QueryDied("seen by whoever asks")
-
-    run = made(trigger="auto", trigger_s=2.0, seconds=10.0)
-    monkeypatch.setattr(run_loop, "Autoscaler", lambda *_: SimpleNamespace(go_on=go_on))
+    run, often, once_a_second = made(trigger="auto", trigger_s=2.0, seconds=10.0, recoveries=2), [], []
+    monkeypatch.setattr(run_loop, "Autoscaler", lambda *_: SimpleNamespace(go_on=looking(often, 20)))
+    run.each_second.append(looking(once_a_second, 3))
     run.autoscale(BEGIN, print)
-    run.surviving(lambda: run.look_until(BEGIN + 10))
-    assert seen[-1] == pytest.approx(10, abs=2 * run_loop.LOOK_S)
-    assert len(seen) == pytest.approx(10 / run_loop.LOOK_S, abs=2)
-    assert [call for _, *call in run.system.calls] == [["recover"]]
+    run.surviving(lambda: run.look_until(BEGIN + 3.5))
+    run.backlog.await_results()
+    assert once_a_second == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.25)
+    assert often[-1] == pytest.approx(3.5, abs=2 * run_loop.LOOK_S)
+    assert len(often) == pytest.approx(3.5 / run_loop.LOOK_S, abs=2)
+    assert [what for _, what in run.system.calls] == ["recover", "recover"]
 
 
 class Replicated(System):

@@ -55,18 +55,14 @@ def told(home):
     return samples(text_string_to_metric_families(text))
 
 
+def of_run(**values):
+    return {(f"keyshift_run_{name}", "run-1"): value for name, value in values.items()}
+
+
 def test_a_file_says_how_a_run_is_as_long_as_it_goes_on(run, tmp_path):
-    first = {
-        ("keyshift_run_info", "run-1"): 1,
-        ("keyshift_run_events_offered_total", "run-1"): 1000,
-        ("keyshift_run_offered_rate", "run-1"): 500,
-        ("keyshift_run_deaths_total", "run-1"): 0,
-        ("keyshift_run_results", "run-1"): 950,
-        ("keyshift_run_results_rate", "run-1"): 480,
-        ("keyshift_run_p50_seconds", "run-1"): 0.005,
-        ("keyshift_run_p99_seconds", "run-1"): 0.017,
-        (PHASE, "run-1"): "warming_up",
-    }
+    same = of_run(info=1, events_offered_total=1000, results=950)
+    first = same | of_run(offered_rate=500, deaths_total=0, results_rate=480, phase="warming_up")
+    first |= of_run(p50_seconds=0.005, p99_seconds=0.017)
     run.feed.progress += [Progress(at, events, 0) for at, events in ((6.0, 0), (7.0, 400), (8.0, 900))]
     with written("run-1", run, tmp_path):
         until(lambda: told(tmp_path))
@@ -77,9 +73,7 @@ def test_a_file_says_how_a_run_is_as_long_as_it_goes_on(run, tmp_path):
         run.traffic.seconds.append(Second(8, 0))
         run.reporter.enter(Doing(Activity.CATCHING_UP))
         run.deaths.append(8.5)
-        later = {name: value for name, value in first.items() if "_p" not in name[0]}  # no result came out
-        later |= {("keyshift_run_deaths_total", "run-1"): 1, ("keyshift_run_results_rate", "run-1"): 0}
-        later |= {("keyshift_run_offered_rate", "run-1"): 0, (PHASE, "run-1"): "catching_up"}
+        later = same | of_run(offered_rate=0, deaths_total=1, results_rate=0, phase="catching_up")  # no result came out
         until(lambda: told(tmp_path) == later)
     assert files(tmp_path) == [] and run.said == []
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import psutil
 import pytest
@@ -22,29 +23,19 @@ from keyshift.wire.faults import parse
 
 
 class Services:
-    """Keeps what is done to them; a restart lasts until it is let go."""
+    """Keeps what is done to them; a restart lasts until it is let go. ``first``: what a node's name ends with."""
 
-    def __init__(self):
-        self.calls, self.go, self.failure, self.first = [], threading.Event(), None, ""
-        self.others = []
-
-    def used_by_others(self):
-        return self.others
+    def __init__(self, failure=None, first=""):
+        self.calls, self.go, self.failure, self.others = [], threading.Event(), failure, []
+        self.used_by_others, self.pid = (lambda: self.others), (lambda name: 12345)
+        self.node = lambda name: SimpleNamespace(name=f"{name}{first}")
+        self.locked = lambda shared: contextlib.nullcontext()
 
     def restart(self, name, away_s, at_once):
         self.calls.append((name, away_s))
         assert self.go.wait(60)
         if self.failure:
             raise self.failure
-
-    def locked(self, shared):
-        return contextlib.nullcontext()
-
-    def node(self, name):
-        return SimpleNamespace(name=f"{name}{self.first}")
-
-    def pid(self, name):
-        return 12345
 
 
 @contextlib.contextmanager
@@ -70,13 +61,39 @@ def test_only_embedded_services_that_nobody_else_uses_may_be_hit(tmp_path):
     require_possible(spec.scenario.faults(), stack, SparkProfile())
 
 
+LOCAL, CLUSTER, PODS = SparkProfile(), SparkProfile(master="local-cluster"), SparkProfile(master="k8s://https://api")
+DELETED = "its StatefulSet makes another one at once; use restart"
+
+
+@pytest.mark.parametrize(
+    ("faults", "nodes", "spark", "refusal"),
+    [
+        ("kill:executor@4,kill:daemon@6", 1, CLUSTER, ""),
+        ("kill:executor@4", 1, LOCAL, "Spark at local has no executor .*local-cluster`, if there are no replicas"),
+        ("cut:kafka@4:2s,cut:kafka@8:2s,restart:zookeeper@4", 1, LOCAL, ""),
+        ("cut:kafka@4:2s,restart:kafka@8", 1, LOCAL, "restart:kafka@8: not possible with cut:kafka .*; use one"),
+        ("kill:kafka@4,kill:zookeeper@4", 3, LOCAL, ""),
+        ("kill:kafka@4", 1, LOCAL, "kill:kafka@4: kafka has one node, .*use restart:kafka, or .*nodes: 3$"),
+        ("kill:kafka@4,kill:kafka@8", 3, LOCAL, r"kill:kafka@\d: only one of three nodes of kafka may be killed"),
+        ("kill:replica@4,kill:executor@4,kill:daemon@5,restart:kafka@6", 1, PODS, ""),
+        ("kill:kafka@4", 1, PODS, f"fault = kill:kafka@4: a pod of kafka is deleted, and {DELETED}:kafka$"),
+        ("stop:minio@4:3s", 1, PODS, f"fault = stop:minio@4:3s: .*{DELETED}:minio$"),
+        ("restart:zookeeper@4:3s", 1, PODS, f"fault = restart:zookeeper@4:3s: .*{DELETED}:zookeeper$"),
+        ("stop:replica@4:3s", 1, PODS, "executors in pods cannot be stopped from here; use kill:replica$"),
+    ],
+)
+def test_what_cannot_happen_there_is_refused_and_nothing_else(tmp_path, faults, nodes, spark, refusal):
+    with pytest.raises(BadInput, match=refusal) if refusal else contextlib.nullcontext():
+        require_possible(parse(faults), Stack(tmp_path, nodes=nodes), spark)
+
+
 def test_a_service_that_others_have_begun_to_use_since_the_run_began_is_not_hit():
-    services, notes = Services(), []
+    services, notes, [fault] = Services(), [], parse("restart:kafka@4:2s")
     made = ServiceFaults(services, SparkProfile(), notes.append)
-    allowed = []
-    for services.others in ([7], []):
-        allowed += [made.allows(fault) for fault in parse("restart:kafka@4:2s")]
-    assert allowed == [False, True]
+    services.others = [7]
+    assert not made.allows(fault)
+    services.others = []
+    assert made.allows(fault)
     [note] = notes
     assert note.startswith("`restart:kafka@4:2s` was refused: ") and "other commands use it (processes 7)" in note
 
@@ -87,17 +104,13 @@ def test_services_may_be_hit_by_what_a_batch_has_started_though_the_batch_uses_t
         assert said == "[]"
 
 
-def test_only_an_executor_that_is_a_process_beside_the_driver_may_be_hit():
-    spec = make_spec({"fault": "kill:executor@4,kill:daemon@6"})
-    with pytest.raises(
-        BadInput, match=r"Spark at local has no executor .*use `--profile local-cluster`, if there are no replicas"
-    ):
-        require_possible(spec.scenario.faults(), None, SparkProfile())
-    require_possible(spec.scenario.faults(), None, SparkProfile(master="local-cluster"))
-
-
-def test_a_restart_is_made_beside_the_run_which_waits_for_its_end():
-    services, failed = Services(), []
+@pytest.mark.parametrize(
+    ("failure", "noted"),
+    [(None, []), (ServiceUnavailable("it did not start"), ["restart of minio: it did not start"])],
+    ids=["it comes back", "it does not come back"],
+)
+def test_a_restart_is_made_beside_the_run_which_waits_for_its_end(failure, noted):
+    services, failed = Services(failure), []
     made = ServiceFaults(services, SparkProfile(), failed.append)
     assert not made.away
     made.hit(*parse("restart:minio@snapshot:3s"))
@@ -105,53 +118,23 @@ def test_a_restart_is_made_beside_the_run_which_waits_for_its_end():
     services.go.set()
     made.close()
     assert not made.away
-    assert (services.calls, failed) == ([("minio", 3.0)], [])
-
-
-class Relays:
-    """As those of replicas, to ``services``."""
-
-    def __init__(self, stack, services):
-        self.services, self.did = services, []
-
-    def seen_by(self, config):
-        return f"{config} through {', '.join(self.services)}"
-
-    def cut(self, fault):
-        self.did.append(str(fault))
-
-    def end(self):
-        self.did.append("end")
+    assert (services.calls, failed) == ([("minio", 3.0)], noted)
 
 
 def test_a_replica_goes_through_relays_only_if_it_is_to_be_cut_off(monkeypatch):
-    slept, faults = [], parse("restart:minio@2,cut:kafka@4:2s")
-    monkeypatch.setattr(service_faults, "Relays", Relays)
-    others = ServiceFaults(Services(), SparkProfile(), print, faults[:1])
-    assert others.seen_by("config") == "config"
+    services, relays, slept, (restart, cut) = Services(), Mock(), [], parse("restart:minio@2,cut:kafka@4:2s")
+    monkeypatch.setattr(service_faults, "Relays", relays)
+    others = ServiceFaults(services, SparkProfile(), print, [restart])
+    assert others.seen_by("config") == "config" and not relays.called
     others.close()
-    made = ServiceFaults(Services(), SparkProfile(), print, faults)
+    made = ServiceFaults(services, SparkProfile(), print, [restart, cut])
     monkeypatch.setattr(made._closing, "wait", slept.append)
-    assert [made.seen_by("config") for _ in range(2)] == ["config through kafka"] * 2
-    made.hit(faults[1])
+    assert made.seen_by("config") is made.seen_by("config") is relays.return_value.seen_by.return_value
+    made.hit(cut)
     made.close()
-    assert slept == [2.0] and made._relays.did == ["cut:kafka@4:2s", "end"]
-
-
-def test_a_service_from_which_a_replica_is_cut_off_is_not_hit_itself(tmp_path):
-    require_possible(parse("cut:kafka@4:2s,cut:kafka@8:2s,restart:zookeeper@4"), Stack(tmp_path), SparkProfile())
-    with pytest.raises(BadInput, match=r"restart:kafka@8: not possible with cut:kafka in the same run; use one"):
-        require_possible(parse("cut:kafka@4:2s,restart:kafka@8"), Stack(tmp_path), SparkProfile())
-
-
-def test_a_service_that_does_not_come_back_is_noted():
-    services, failed = Services(), []
-    services.failure = ServiceUnavailable("Kafka did not start")
-    services.go.set()
-    made = ServiceFaults(services, SparkProfile(), failed.append)
-    made.hit(*parse("restart:kafka@4"))
-    made.close()
-    assert failed == ["restart of kafka: Kafka did not start"]
+    relays.assert_called_once_with(services, {"kafka"})
+    assert relays.return_value.mock_calls == [*[call.seen_by("config")] * 2, call.cut(cut), call.end()]
+    assert slept == [2.0]
 
 
 def test_a_service_is_stopped_for_its_time(monkeypatch):
@@ -183,33 +166,27 @@ def test_who_ends_a_run_does_not_wait_for_a_service_that_is_stopped_for_an_hour(
         service.kill()
 
 
-def test_who_ends_a_run_does_not_wait_for_a_service_that_is_away_for_an_hour(tmp_path, monkeypatch):
+def test_a_service_that_is_away_for_an_hour_is_back_at_once_if_that_is_cut_short_and_so_is_one_later(
+    tmp_path, monkeypatch
+):
     stack, did = Stack(tmp_path), []
     monkeypatch.setattr(stack, "_stop", lambda services, say: did.append("ended"))
     monkeypatch.setattr(stack, "_start", lambda services, say: did.append("started"))
     made = ServiceFaults(stack, SparkProfile(), print)
-    made.hit(*parse("restart:kafka@4:3600s"))
+    [away] = parse("restart:kafka@4:3600s")
+    made.hit(away)
     assert wait_until(lambda: did, 60, 0.01)
     assert did == ["ended"] and made.away
+    made.cut_short()
+    assert wait_until(lambda: not made.away, 60, 0.01)
+    assert did == ["ended", "started"]
+    made.hit(away)
     made.close()
-    assert did == ["ended", "started"] and not made.away
-
-
-def test_a_fault_that_lasts_is_cut_short_and_so_is_one_that_comes_later(tmp_path, monkeypatch):
-    stack, did = Stack(tmp_path), []
-    monkeypatch.setattr(stack, "_stop", lambda services, say: did.append("ended"))
-    monkeypatch.setattr(stack, "_start", lambda services, say: did.append("started"))
-    made = ServiceFaults(stack, SparkProfile(), print)
-    for times in (1, 2):
-        made.hit(*parse("restart:kafka@4:3600s"))
-        made.cut_short()
-        assert wait_until(lambda: not made.away, 60, 0.01)
-        assert did == ["ended", "started"] * times
+    assert did == ["ended", "started"] * 2 and not made.away
 
 
 def test_of_three_nodes_one_is_hit_and_a_note_says_which(monkeypatch):
-    services, notes, killed = Services(), [], []
-    services.first = "-1"
+    services, notes, killed = Services(first="-1"), [], []
     services.go.set()
     monkeypatch.setattr(service_faults.os, "kill", lambda *what: killed.append(what))
     made = ServiceFaults(services, SparkProfile(), notes.append)
@@ -221,15 +198,6 @@ def test_of_three_nodes_one_is_hit_and_a_note_says_which(monkeypatch):
     assert notes == ["kill of kafka hits kafka-1", "restart of zookeeper hits zookeeper-1"]
 
 
-def test_a_service_is_killed_only_if_others_of_it_are_left(tmp_path):
-    with pytest.raises(BadInput, match=r"kill:kafka@4: kafka has one node, .*use restart:kafka, or .*nodes: 3$"):
-        require_possible(parse("kill:kafka@4"), Stack(tmp_path), SparkProfile())
-    three = Stack(tmp_path, nodes=3)
-    require_possible(parse("kill:kafka@4,kill:zookeeper@4"), three, SparkProfile())
-    with pytest.raises(BadInput, match=r"kill:kafka@\d: only one of three nodes of kafka may be killed"):
-        require_possible(parse("kill:kafka@4,kill:kafka@8"), three, SparkProfile())
-
-
 def test_no_second_node_of_a_service_is_killed_now(tmp_path, monkeypatch):
     stack, [kill] = Stack(tmp_path, nodes=3), parse("kill:kafka@4")
     for alive, killed in ((3, True), (2, False)):
@@ -237,19 +205,3 @@ def test_no_second_node_of_a_service_is_killed_now(tmp_path, monkeypatch):
         made = ServiceFaults(stack, SparkProfile(), print)
         with contextlib.nullcontext() if killed else pytest.raises(BadInput, match="2 of 3 nodes of kafka live, and "):
             made.require(kill)
-
-
-def test_of_pods_only_what_can_be_deleted_is_hit():
-    pods = SparkProfile(master="k8s://https://api")
-    require_possible(parse("kill:replica@4,kill:executor@4,kill:daemon@5,restart:kafka@6"), None, pods)
-    for text, words in (
-        (
-            "kill:kafka@4",
-            "a pod of kafka is deleted, and its StatefulSet makes another one at once; use restart:kafka$",
-        ),
-        ("stop:minio@4:3s", "use restart:minio$"),
-        ("restart:zookeeper@4:3s", "use restart:zookeeper$"),
-        ("stop:replica@4:3s", "executors in pods cannot be stopped from here; use kill:replica$"),
-    ):
-        with pytest.raises(BadInput, match=rf"fault = {text}: .*{words}"):
-            require_possible(parse(text), None, pods)

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
+from small_bucket import ENDPOINTS
 
 from keyshift.driver.step_log import StepLog
-from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Balance, ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.judge.final_state import NOTHING_COPIED, CopiedAhead
@@ -21,32 +21,29 @@ from keyshift.wire.faults import parse
 from keyshift.wire.nodes import CopiesClose
 
 TAKEN_BACK = "a request for a migration was taken back before it had begun"
-ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 
 
 class Job:
     """Of one stage, which keeps what it is asked for. ``requests`` can be planned by whoever wants to."""
 
     name = "counter"
-    config = SimpleNamespace(job="run", token="secret")
 
     def __init__(self, spec):
         self.stages, self.ask = [self], self
         tasks = spec.slots_of if spec.point().restarts else spec.tasks
         self.config = SimpleNamespace(job="run", token="secret", slots=tasks[self.name])
         self.assignment, self.copied, self.requests, self.restarted, self.notes = spec.start(), [], [], [], []
-        self.busy, self.cancelled, self.dies, self.switches = False, 0, None, True
+        self.busy, self.dies, self.switches, self.measured = False, None, True, 0
         self.faults = SimpleNamespace(busy=False, done=[], struck=[])
 
     def stage(self, name):
         assert name == self.name
         return self
 
-    def check(self):
+    def nothing(self, *_):
         pass
 
-    def say(self, doing):
-        pass
+    check = say = cancel = nothing
 
     def note(self, text):
         self.notes.append(Note(text))
@@ -70,8 +67,14 @@ class Job:
     def request(self, make_steps, replace=False):
         self.requests.append((make_steps, replace))
 
-    def cancel(self):
-        self.cancelled += 1
+    def plan(self):
+        """What was requested last, from where the units are."""
+        make_steps, _ = self.requests[-1]
+        return make_steps(self.assignment)
+
+    def carry_out(self, steps):
+        for step in steps:
+            self.assignment = self.assignment.after(step)
 
     def restart(self, name, target, slots):
         assert name == self.name
@@ -82,9 +85,9 @@ class Job:
         if self.dies:
             raise self.dies
 
-    def measure(self, *_, **__):
-        units = len(self.assignment.owner)
-        records = tuple((unit, 100 if unit == 0 else 1) for unit in range(units))
+    def measure(self, *_):
+        self.measured += 1
+        records = tuple((unit, 100 if unit == 0 else 1) for unit in range(len(self.assignment.owner)))
         return {0: Measured(seconds=2.0, records=records)}
 
 
@@ -92,6 +95,20 @@ def system_of(**values):
     spec = make_spec(values)
     job = Job(spec)
     return SimpleNamespace(spec=spec, job=job, system=KeyshiftJob(spec, job))
+
+
+def told(made):
+    return [str(note) for note in made.job.notes if note]
+
+
+def planned(made):
+    """The first change is requested, and planned as the newest migration."""
+    made.system.request(made.spec.changes[0])
+    return made.job.plan()
+
+
+def units(steps):
+    return [move.unit for step in steps for move in step.moves]
 
 
 @pytest.mark.parametrize(("handover", "whole"), [(None, True), ("delta", False)])
@@ -118,10 +135,10 @@ def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
     made.system.request(made.spec.changes[0])
     migrations = made.system.plans.of["counter"]
     assert migrations.past.to_move is None, "nothing is planned before its turn"
-    ((make_steps, replace),) = made.job.requests
+    ((_, replace),) = made.job.requests
     assert replace is False
-    wanted = {move.unit for step in make_steps(made.spec.start()) for move in step.moves}
-    assert migrations.to_move() == wanted != set()
+    assert migrations.to_move() == {*units(made.job.plan())} != set()
+    assert made.job.measured == 0, "nothing goes by the load"
 
 
 def test_units_of_a_request_that_nobody_has_planned_were_to_move_and_without_a_request_none_were():
@@ -149,12 +166,10 @@ def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads()
 def test_the_copies_of_all_migrations_are_counted(kept):
     made = system_of(strategy="replicated", copies=kept, slots=4, to_slots=1, then_slots="3")
     assert made.system.plans.copied().bytes_copied is None
-    for number, change in enumerate(made.spec.changes):
+    for change in made.spec.changes:
         made.system.announce(change)
         made.system.request(change)
-        make_steps, _ = made.job.requests[number]
-        for step in make_steps(made.job.assignment):
-            made.job.assignment = made.job.assignment.after(step)
+        made.job.carry_out(made.job.plan())
     assert len(made.job.copied) == 2
     assert made.system.plans.copied().bytes_copied == 2 * 10
     made.system.plans.end_copies()
@@ -180,8 +195,7 @@ def test_copies_end_with_a_migration_that_has_left_units_where_they_were_unless_
     made = system_of(strategy="replicated", copies=kept)
     made.job.busy = True
     steps = planned(made)
-    for step in steps if complete else ():
-        made.job.assignment = made.job.assignment.after(step)
+    made.job.carry_out(steps if complete else ())
     made.system.check()
     assert made.job.kept, "it is under way, and its planner may come to order them"
     made.job.busy = False
@@ -191,17 +205,6 @@ def test_copies_end_with_a_migration_that_has_left_units_where_they_were_unless_
 
 
 WAITED = ["copies came no closer than 201 changed keys per round, copy_lag_keys = 200"]
-
-
-def told(made):
-    return [str(note) for note in made.job.notes if note]
-
-
-def planned(made):
-    """The first change is requested, and planned as the newest migration."""
-    made.system.request(made.spec.changes[0])
-    make_steps, _ = made.job.requests[-1]
-    return make_steps(made.job.assignment)
 
 
 def test_how_long_a_plan_took_is_known_only_if_there_was_one(monkeypatch):
@@ -222,22 +225,17 @@ def moved_over_copies(made, steps):
     }
 
 
-@pytest.mark.parametrize("kept", ["warm_up", "periodic"])
-def test_a_migration_that_nobody_has_announced_waits_for_its_copies_which_tell_if_they_came_no_closer(kept):
+@pytest.mark.parametrize(
+    ("kept", "before"), [("warm_up", ""), ("periodic", ""), ("periodic", "announced"), ("periodic", "and died")]
+)
+def test_a_migration_waits_for_copies_that_were_not_announced_which_tell_if_they_came_no_closer(kept, before):
     made = system_of(strategy="replicated", copies=kept)
-    assert planned(made)
-    assert len(made.job.copied) == 1
-    assert told(made) == WAITED
-
-
-@pytest.mark.parametrize("died", [False, True])
-def test_copies_that_were_announced_are_not_waited_for_but_made_again_in_the_attempt_behind_a_death(died):
-    made = system_of(strategy="replicated")
-    made.system.announce(made.spec.changes[0])
-    if died:
-        made.job.copied.clear()  # they do not outlive an attempt
+    if before:
+        made.system.announce(made.spec.changes[0])
+    if before == "and died":
+        made.job.copied.clear()  # copies do not outlive an attempt
     assert moved_over_copies(made, planned(made))
-    assert len(made.job.copied) == 1 and told(made) == (WAITED if died else [])
+    assert len(made.job.copied) == 1 and told(made) == ([] if before == "announced" else WAITED)
 
 
 def test_copies_go_where_the_units_go_if_the_load_is_another_one_than_when_they_were_announced():
@@ -245,8 +243,7 @@ def test_copies_go_where_the_units_go_if_the_load_is_another_one_than_when_they_
     made.system.announce(made.spec.changes[0])  # unit 0 has most of the load
     made.job.measure = lambda: {0: Measured(seconds=4.0, records=((0, 101), (1, 1), (2, 1), (3, 500)))}
     steps = planned(made)
-    moves = sum(len(step.moves) for step in steps)
-    assert len(moved_over_copies(made, steps)) == moves > 0
+    assert len(moved_over_copies(made, steps)) == len(units(steps)) > 0
     assert len(made.job.copied) == 2 and told(made) == WAITED
 
 
@@ -260,9 +257,7 @@ def test_copies_of_a_migration_before_have_gone_with_their_units():
 def test_copies_that_have_ended_with_their_attempt_are_not_waited_for(monkeypatch):
     made = system_of(strategy="replicated", copies="warm_up")
     monkeypatch.setattr(made.job, "await_copies", lambda: None)
-    made.system.request(made.spec.changes[0])
-    ((make_steps, _),) = made.job.requests
-    assert make_steps(made.job.assignment) and not any(made.job.notes)
+    assert planned(made) and not told(made)
 
 
 def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_cancelled_it():
@@ -271,6 +266,7 @@ def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_canc
     made.system.request(change)
     assert made.system.busy and not made.job.restarted
     made.system.cancel()
+    assert told(made) == [TAKEN_BACK]
     made.system.check()
     assert not made.job.restarted and not made.system.busy
     made.system.request(change)
@@ -313,9 +309,7 @@ def test_a_restart_that_is_late_is_not_tried_again(switches):
     made.job.dies = None
     made.system.check()
     assert not made.system.busy and bool(made.job.restarted) == switches == bool(made.system.plans.ended("counter", 0))
-    assert [str(note) for note in made.job.notes if note] == (
-        [] if switches else ["a restart was late, and is not tried again"]
-    )
+    assert told(made) == ([] if switches else ["a restart was late, and is not tried again"])
 
 
 def test_a_balance_whose_restart_has_died_behind_the_switch_is_not_planned_from_new_measures(monkeypatch):
@@ -333,27 +327,20 @@ def test_a_restart_that_moves_nothing_is_made_only_for_another_number_of_slots()
         made.system.check()
     assert len(made.job.restarted) == 1 and made.system.plans.ended("counter", 1)
     made.system.plans.adopt(made.system.plans.propose("counter", ScaleTo(2), strategies.get("fluid")))
-    ((make_steps, _),) = made.job.requests
-    for step in make_steps(made.job.assignment):
-        made.job.assignment = made.job.assignment.after(step)
+    made.job.carry_out(made.job.plan())
     made.system.request(ScaleTo(2))
     made.system.check()
     assert len(made.job.restarted) == 2 and made.job.config.slots == 2
 
 
-@pytest.fixture
-def restarting():
-    """A restart with four slots was asked for."""
-
-    def make(strategy):
-        made = system_of(strategy=strategy, slots=2, to_slots=4, key_groups=12)
-        made.system.plans.adopt(made.system.plans.propose("counter", ScaleTo(4), strategies.get("stop_restart")))
-        return made.job, made.system
-
-    return make
+def restarting(strategy):
+    """A job and its system, of which a restart with four slots was asked."""
+    made = system_of(strategy=strategy, slots=2, to_slots=4, key_groups=12)
+    made.system.plans.adopt(made.system.plans.propose("counter", ScaleTo(4), strategies.get("stop_restart")))
+    return made.job, made.system
 
 
-def test_what_is_asked_for_behind_a_restart_comes_behind_it(restarting):
+def test_what_is_asked_for_behind_a_restart_comes_behind_it():
     job, system = restarting("fluid")
     job.busy = True  # a migration is under way
     number = system.plans.adopt(system.plans.propose("counter", ScaleTo(3)))
@@ -365,14 +352,13 @@ def test_what_is_asked_for_behind_a_restart_comes_behind_it(restarting):
     ((target, _),) = job.restarted
     assert len(set(target.owner)) == 4 and not job.requests and system.busy
     system.check()
-    ((make_steps, _),) = job.requests
-    for step in make_steps(job.assignment):
-        job.assignment = job.assignment.after(step)
+    assert len(job.requests) == 1
+    job.carry_out(job.plan())
     assert len(set(job.assignment.owner)) == 3 and not system.busy
 
 
 @pytest.mark.parametrize(("strategy", "restarts"), [("stop_restart", [3]), ("fluid", [])])
-def test_a_request_that_replaces_others_replaces_restarts_that_have_not_begun(restarting, strategy, restarts):
+def test_a_request_that_replaces_others_replaces_restarts_that_have_not_begun(strategy, restarts):
     job, system = restarting(strategy)
     system.request(ScaleTo(3), replace=True)
     system.check()
@@ -382,25 +368,15 @@ def test_a_request_that_replaces_others_replaces_restarts_that_have_not_begun(re
     assert TAKEN_BACK in map(str, job.notes)
 
 
-def test_a_restart_that_is_taken_back_is_told(restarting):
-    job, system = restarting("fluid")
-    system.cancel()
-    assert [str(note) for note in job.notes if note] == [TAKEN_BACK]
-
-
 def test_what_wants_slots_that_a_restart_has_taken_away_is_dropped():
     made = system_of(strategy="stop_restart", slots=4, to_slots=2)
     made.system.request(made.spec.changes[0])
     made.system.plans.adopt(made.system.plans.propose("counter", ScaleTo(3), strategies.get("fluid")))
     made.system.check()
     made.system.check()
-    ((make_steps, _),) = made.job.requests
-    assert make_steps(made.job.assignment) == ()
-    [note] = [str(note) for note in made.job.notes if note]
-    assert note.endswith(
-        "was dropped, no plan could be made when its turn came: slot 2 is not provisioned any more, "
-        "only slots 0 to 1 are"
-    )
+    assert len(made.job.requests) == 1 and made.job.plan() == ()
+    [note] = told(made)
+    assert note.endswith("when its turn came: slot 2 is not provisioned any more, only slots 0 to 1 are")
 
 
 def test_a_stop_waits_for_what_slots_have_measured_as_long_as_results_come(monkeypatch):
@@ -447,20 +423,8 @@ def test_what_a_pod_of_a_replica_used_is_told_behind_its_number():
 
 def test_a_balance_is_planned_from_what_was_measured():
     made = system_of(trigger="balance", slots=2, key_groups=4)
-    (change,) = made.spec.changes
-    assert change == Balance()
-    made.system.request(change)
-    ((make_steps, _),) = made.job.requests
-    assert [move.unit for step in make_steps(made.spec.start()) for move in step.moves] == [1]
-
-
-@pytest.mark.parametrize("measured", [False, True])
-def test_slots_are_asked_for_their_load_if_a_change_goes_by_it(measured, monkeypatch):
-    monkeypatch.setattr(ScaleTo, "measured", measured)
-    made, asked = system_of(strategy="fluid"), []
-    monkeypatch.setattr(made.job, "measure", lambda: asked.append(0) or {})
-    made.system.plans.propose("counter", ScaleTo(3))
-    assert len(asked) == measured
+    assert made.spec.changes == [Balance()]
+    assert units(planned(made)) == [1] and made.job.measured == 1
 
 
 def test_an_order_by_heat_gets_what_was_measured(registered, monkeypatch):
@@ -471,9 +435,7 @@ def test_an_order_by_heat_gets_what_was_measured(registered, monkeypatch):
     monkeypatch.setattr("keyshift.lab.plans.stage_plans.BY_HEAT", {"coldest"})
     made = system_of(strategy="fluid", order="coldest", slots=2, to_slots=4, key_groups=4)
     monkeypatch.setattr(made.job, "measure", lambda: {0: Measured(seconds=1.0, records=((1, 9), (3, 5)))})
-    made.system.request(made.spec.changes[0])
-    ((make_steps, _),) = made.job.requests
-    assert [move.unit for step in make_steps(made.spec.start()) for move in step.moves] == [3, 1]
+    assert units(planned(made)) == [3, 1]
 
 
 @pytest.mark.parametrize(("more", "heat"), [({}, (50.0, 0.5)), ({"ordering": "live_robin", "replicas": 2}, ())])
@@ -488,19 +450,7 @@ def test_a_strategy_of_ones_own_gets_what_was_measured_unless_replicas_have_to_p
     made = system_of(strategy="mine", slots=2, to_slots=1, key_groups=2, **more)
     (checked,) = seen
     assert len(checked) == len(heat), "a check has as much heat as the job will have"
-    made.system.request(made.spec.changes[0])
-    ((make_steps, _),) = made.job.requests
-    assert len(make_steps(made.spec.start())) == 1
-    assert seen[1:] == [heat]
-
-
-def test_each_stage_starts_under_an_assignment_of_its_own():
-    spec = make_spec({"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:3"})
-    started, stages = [], [SimpleNamespace(name=name, config=SimpleNamespace(slots=4)) for name in spec.tasks]
-    job = SimpleNamespace(stages=stages, notes=[], start=started.extend, stage=lambda name: stages[name == "counter"])
-    job.config = Job.config
-    KeyshiftJob(spec, job).start()
-    assert [set(assignment.owner) for assignment in started] == [{0}, {0, 1, 2}]
+    assert len(planned(made)) == 1 and seen[1:] == [heat]
 
 
 def test_tasks_know_the_parameters_of_their_job_whose_defaults_stand_in_one_place():

@@ -49,7 +49,7 @@ def ended(monkeypatch):
 
         of_replicas = {"given": {None: results}, "differences": [], "compared": 40, "replicas": 2}
         make.traffic = traffic = SimpleNamespace(offered=offered, seconds=[], **of_replicas)
-        traffic.results = lambda replica=None: traffic.given[replica]
+        traffic.results, traffic.all = lambda replica=None: traffic.given[replica], results
         stage = StageEnd("counter", Ownership(run.assignments), [1], {}, [])
         offsets = more.pop("offsets", {0: 10, 1: 10})
         final = FinalState(offsets, lambda timers, units: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
@@ -67,24 +67,24 @@ def verdicts(ended):
     return ended.tables(Span(0, 0, 1, 0))["snapshots"]["verdict"].to_pylist()
 
 
-def test_a_bad_snapshot_makes_the_verdict_bad_and_is_named_with_what_is_wrong_in_it(ended):
-    run = ended({"a": GOOD, "b": BAD})
+@pytest.mark.parametrize(
+    ("cuts", "judged", "bad", "of_each"),
+    [
+        ({"a": GOOD, "b": BAD}, 2, 1, ["ok", "bad", "not judged"]),
+        ({"a": GOOD, "b": GOOD, "c": GOOD}, 3, 0, ["ok"] * 3),
+        ({}, 0, None, ["not judged"] * 3),
+        (None, None, None, ["not judged"] * 3),
+    ],
+    ids=["one is bad", "all are good", "there was none", "nobody judges them"],
+)
+def test_a_bad_snapshot_makes_the_verdict_bad_and_is_named_with_what_is_wrong_in_it(ended, cuts, judged, bad, of_each):
+    run = ended(cuts)
     found = run.verdict()
-    assert not found.ok and (found.wrong, found.others["snapshots"]) == (0, 1)
-    assert found.examples == ["snapshots: b: wrong: final state of key 5", "snapshots: b: wrong: final state of key 6"]
-    assert verdicts(run) == ["ok", "bad", "not judged"]
-    assert run.notes == ["2 snapshots were judged, each as if the job had ended there: 1 bad"]
-
-
-def test_good_snapshots_change_nothing_but_are_counted(ended):
-    run = ended({"a": GOOD, "b": GOOD, "c": GOOD})
-    assert run.verdict().ok and run.verdict().others["snapshots"] == 0
-    assert verdicts(run) == ["ok"] * 3
-    assert run.notes == ["3 snapshots were judged, each as if the job had ended there: 0 bad"]
-
-
-def test_that_there_was_no_snapshot_to_judge_is_told(ended):
-    assert ended({}).notes == ["0 snapshots were judged, each as if the job had ended there: 0 bad"]
+    assert (found.ok, found.wrong, found.others.get("snapshots")) == (not bad, 0, bad)
+    assert found.examples == [f"snapshots: b: wrong: final state of key {key}" for key in (5, 6)] * (bad or 0)
+    assert verdicts(run) == of_each
+    told = [f"{judged} snapshots were judged, each as if the job had ended there: {bad or 0} bad"]
+    assert run.notes == (told if judged is not None else [])
 
 
 def test_of_an_overloaded_job_that_tells_no_offsets_what_it_has_answered_is_judged(ended):
@@ -123,13 +123,9 @@ def facts_of(ended, monkeypatch):
     def make(*records, begins=(1,), **of_job):
         monkeypatch.setattr(evaluation, "judged", lambda *given: GOOD)
         run, decided = ended(None), (0, Decision(UnitId(0), 0, "first"))
-        told = {
-            "records": records,
-            "begins": begins,
-            "decisions": [decided],
-            "unit_bytes": dict.fromkeys(range(8), 100),
-        }
-        run.final = replace(run.final, stages=[replace(run.final.stages[0], **told)], **of_job)
+        stage = replace(run.final.stages[0], records=records, begins=begins, decisions=[decided])
+        stage = replace(stage, unit_bytes=dict.fromkeys(range(8), 100))
+        run.final = replace(run.final, stages=[stage], **of_job)
         run.feed.took_s, run.feed.planned = 1.0, run.feed.offered
         return run.evaluation(Span(0, 0, 1, 0), [], str).facts
 
@@ -186,8 +182,7 @@ def test_the_migration_of_a_lap_is_the_first_one_of_its_run(ended):
 
 def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_difference(ended):
     alone = ended(None)
-    plain, traffic = alone.final, ended.traffic
-    results = traffic.given[None]
+    plain, traffic, results = alone.final, ended.traffic, ended.traffic.all
     traffic.given |= {0: results, 1: results.iloc[:-1]}
     found = anew(alone, traffic, replicas={0: plain}).verdict()
     assert found.ok and found.others["diverged"] == 0
@@ -213,8 +208,7 @@ def test_what_is_wrong_in_one_replica_makes_the_verdict_bad_and_so_does_a_differ
 
 def test_of_replicas_that_moved_one_after_the_other_one_is_judged_and_the_first_copies_are_what_it_gave(ended):
     run = ended(None)
-    traffic = ended.traffic
-    results = traffic.given[None]
+    traffic, results = ended.traffic, ended.traffic.all
     mine = results.assign(slot_turn=np.arange(len(results)) // 10 + 1)
     moved = mine.assign(slot=9, replica=1)  # where nothing belongs, as far as the other one knows
     firsts = pd.concat([mine.iloc[::2], moved.iloc[1::2]]).sort_index()
@@ -244,8 +238,7 @@ def test_of_replicas_that_moved_one_after_the_other_one_is_judged_and_the_first_
 @pytest.mark.parametrize("turn", [20, 5], ids=["written behind its death", "written before that"])
 def test_a_replica_that_came_back_is_judged_with_what_another_one_gave_while_it_was_away(ended, turn):
     run = ended(None)
-    traffic = ended.traffic
-    results = traffic.given[None]
+    traffic, results = ended.traffic, ended.traffic.all
     results = results.assign(slot_turn=np.arange(len(results)) // 10 + 1)
     before, behind = results[results["slot_turn"] <= 8], results[results["slot_turn"] > turn]
     mine, back = pd.concat([before, behind.assign(attempt=1)]), Incarnation(dict.fromkeys(range(8), turn), 1)
@@ -320,12 +313,6 @@ def test_seconds_with_fewer_replicas_are_counted_within_the_load():
     strength = [(0.0, 2), (5.0, 1), (8.0, 2), (12.0, 0), (13.0, 1)]
     assert evaluation.fewer_s(strength, 2, Span(6.0, 7.0, 20.0, 0.0)) == 2.0 + 8.0
     assert evaluation.fewer_s(strength[:1], 2, Span(6.0, 7.0, 20.0, 0.0)) == 0.0
-
-
-def test_nothing_is_said_of_snapshots_that_nobody_judges(ended):
-    run = ended(None)
-    assert run.verdict().ok and "snapshots" not in run.verdict().others
-    assert (verdicts(run), run.notes) == (["not judged"] * 3, [])
 
 
 def test_bytes_that_were_sent_beside_the_units_are_those_of_keys_and_of_what_was_lent():

@@ -1,7 +1,5 @@
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -12,11 +10,11 @@ from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.judge import final_state
 from keyshift.lab.judge.final_state import FinalState, StageEnd, StageTold
-from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
+from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import ALL_UNITS, Assignment, Assignments, SomeUnits
 from keyshift.model.notes import Note
-from keyshift.results.verdict import Inventory, Judgement, Ownership
+from keyshift.results.verdict import Inventory, Ownership
 from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state.timers import EVENT
 from keyshift.wire import savepoint
@@ -25,8 +23,6 @@ from keyshift.wire.savepoint import Savepoint, SavepointManifest
 from keyshift.workloads import workloads
 
 AFTER = Assignment(3, (2, 1, 1))
-
-
 UNITS = {1: [(1, state(1)), (2, state(2, keys=0))], 2: [(0, state(0, timers=1))]}  # of each slot
 
 
@@ -64,13 +60,8 @@ def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_sl
     assert sorted({(int(p["unit"].iloc[0]), int(p["slot"].iloc[0]), len(p)) for p in parts}) == [(0, 2, 3), (1, 1, 3)]
     assert len(timers) == 2, "units of a slot are looked at together"
     due = pd.concat([each[each["kind"] == EVENT] for each in timers])[["unit", "slot", "time"]]
-    assert sorted(due.itertuples(index=False, name=None)) == [
-        (0, 2, 0),
-        (1, 1, 100),
-        (1, 1, 101),
-        (2, 1, 200),
-        (2, 1, 201),
-    ]
+    due = sorted(due.itertuples(index=False, name=None))
+    assert due == [(0, 2, 0), (1, 1, 100), (1, 1, 101), (2, 1, 200), (2, 1, 201)]
 
 
 def test_of_some_units_values_and_timers_alone_are_read(final):
@@ -116,62 +107,47 @@ ROUTERS, FRAMES, BEFORE = 2, 10, 4  # frames of each router, and those before th
 HERE, LATER = Assignment.contiguous(8, 2), Assignment(2, Assignment.contiguous(8, 2).owner)
 
 
-@dataclass
-class Ran:
-    """A run, and its state at a snapshot as a recovery would read it."""
-
-    workload: Any
-    run: SequentialRun
-    state: list[pd.DataFrame]
-
-    def parts(self, timers: list[pd.DataFrame], units: SomeUnits) -> Iterator[pd.DataFrame]:
-        return (part[units.have(part["unit"])] for part in self.state)
-
-    def judged(self, **changes: Any) -> Judgement:
-        """The snapshot."""
-        units = [(unit, slot) for unit, slot in enumerate(HERE.owner)]
-        ownership = Ownership([HERE, LATER], [Inventory("snapshot-a", LATER, units)])
-        stages = [StageEnd(stage.name, ownership, [1], {}, []) for stage in self.workload.stages]
-        offsets = dict.fromkeys(range(ROUTERS), BEFORE)
-        cut = FinalState(offsets, self.parts, stages, (), (), stopped=False)
-        final = replace(cut, cuts={"snapshot-a": replace(cut, **changes)})
-        run = self.run
-        frames = run.frames.assign(events=len(run.events) // len(run.frames))
-        return final_state.judged_cuts(self.workload, run.events, frames, run.results, final)["snapshot-a"]
+def parts_of(state):
+    return lambda timers, units: (part[units.have(part["unit"])] for part in state)
 
 
 @pytest.fixture(params=["keycount", "keycount in parts", "micro in parts", "chain in parts"])
-def ran(request, monkeypatch):
+def judged(request, monkeypatch):
+    """Judges a snapshot of a run, which has the state as a recovery would read it, unless something is changed."""
     name, _, in_parts = request.param.partition(" in ")
     monkeypatch.setattr(final_state, "PART_EVENTS", 50 if in_parts else 1000)
     workload = workloads.get(name)(**PARAMETERS, **({"active_share": 1} if name == "micro" else {}))
     both = [HERE] * BEFORE + [LATER] * (FRAMES - BEFORE)
-    whole = run_sequentially(workload, both, routers=ROUTERS, frames=FRAMES)
-    return Ran(workload, whole, run_sequentially(workload, [HERE], routers=ROUTERS, frames=BEFORE).final)
+    run = run_sequentially(workload, both, routers=ROUTERS, frames=FRAMES)
+    there = run_sequentially(workload, [HERE], routers=ROUTERS, frames=BEFORE).final
+    ownership = Ownership([HERE, LATER], [Inventory("snapshot-a", LATER, list(enumerate(HERE.owner)))])
+    stages = [StageEnd(stage.name, ownership, [1], {}, []) for stage in workload.stages]
+    cut = FinalState(dict.fromkeys(range(ROUTERS), BEFORE), parts_of(there), stages, (), (), stopped=False)
+    frames = run.frames.assign(events=len(run.events) // len(run.frames))
+
+    def judged(**changes):
+        final = replace(cut, cuts={"snapshot-a": replace(cut, **changes)})
+        return final_state.judged_cuts(workload, run.events, frames, run.results, final)["snapshot-a"]
+
+    judged.in_the_end = run.final
+    return judged
 
 
-def test_a_snapshot_is_right_that_has_what_a_run_up_to_its_offsets_leaves(ran):
-    assert ran.judged().ok, ran.judged().examples
-
-
-def test_the_state_of_another_moment_is_no_snapshot(ran):
-    ran.state = ran.run.final
-    found = ran.judged()
+def test_a_snapshot_is_right_that_has_what_a_run_up_to_its_offsets_leaves_and_no_other(judged):
+    assert judged().ok, judged().examples
+    found = judged(parts=parts_of(judged.in_the_end))
     assert found.wrong > 10 and found.lost == found.unexpected == 0
     assert all("final state of key" in line and "expected count" in line for line in found.examples)
+    assert judged(offsets=dict.fromkeys(range(ROUTERS), BEFORE + 1)).lost > 0
+    assert judged(offsets=dict.fromkeys(range(ROUTERS), BEFORE - 1)).unexpected > 0
 
 
-def test_a_snapshot_is_bad_if_results_are_on_the_wrong_side_of_it(ran):
-    assert ran.judged(offsets=dict.fromkeys(range(ROUTERS), BEFORE + 1)).lost > 0
-    assert ran.judged(offsets=dict.fromkeys(range(ROUTERS), BEFORE - 1)).unexpected > 0
-
-
-def test_a_snapshot_that_cannot_be_read_is_bad(ran):
+def test_a_snapshot_that_cannot_be_read_is_bad(judged):
     def gone(timers, units):
         raise ServiceUnavailable("its segment is not there")
         yield
 
-    found = ran.judged(parts=gone)
+    found = judged(parts=gone)
     assert not found.ok and found.examples == ("wrong: it cannot be read: its segment is not there",)
 
 
@@ -205,12 +181,11 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     assert list(final.cuts) == ["snapshot-000-000001-aa", "snapshot-001-000002-bb"]
     assert final.stopped and not first.stopped
     assert (first.offsets, first.revoked, second.offsets, second.revoked) == ({0: 5}, [], {0: 8}, [2, 3])
-    found = [(cut.stages[0].ownership, cut.stages[0].begins) for cut in (first, second)]
-    assert [([each.version for each in ownership.assignments], begins) for ownership, begins in found] == [
-        ([1, 2], [1]),
-        ([1, 2, 3, 4, 5], [1, 4]),
-    ]
-    assert found[1][0].savepoints[0].units == [(0, 0)], "of two parts"
+    one, other = first.stages[0], second.stages[0]
+    versions = [[each.version for each in stage.ownership.assignments] for stage in (one, other)]
+    assert versions == [[1, 2], [1, 2, 3, 4, 5]]
+    assert (one.begins, other.begins) == ([1], [1, 4])
+    assert other.ownership.savepoints[0].units == [(0, 0)], "of two parts"
     timers = []
     (found,) = [pd.concat(second.parts(timers, ALL_UNITS))]
     assert dict(zip(found["key"], found["count"], strict=True)) == {0: 0, 1: 9}

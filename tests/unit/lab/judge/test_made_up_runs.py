@@ -51,8 +51,12 @@ class Enough(Exception):
 
 
 def made_up(points, common=None, profile="", one_job=True):
-    """What ``measure`` gives, with two repetitions of each point that nobody has measured."""
-    specs = specs_of(points, common or {})
+    """What ``measure`` gives."""
+    return twice(specs_of(points, common or {}))
+
+
+def twice(specs):
+    """Two repetitions of each that nobody has measured."""
     runs = {}
     for number, (name, spec) in enumerate(specs.items()):
         told = {"parameters": spec.parameters(), "notes": ["nobody has measured this"]}
@@ -75,7 +79,8 @@ def others(specs, first, strategy=""):
 
 def made_up_beside_engines(points, common, names, profile="", checkpoint_s=0.0):
     """What ``measure_beside_engines`` gives."""
-    return made_up(points, common) | others({name: ENGINES[name].spec(common) for name in names}, 95)
+    beside = others({name: ENGINES[name].spec(common) for name in names}, 95)
+    return made_up(points, common) | beside
 
 
 def execute(path, parameters):
@@ -107,10 +112,8 @@ def made_up_highest_rates(points, common=None, profile="", bisections=3):
 
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch):
-    monkeypatch.setitem(vars(suite), "measure_highest_rates", made_up_highest_rates)
-    monkeypatch.setitem(vars(suite), "measure", made_up)
-    monkeypatch.setitem(vars(suite), "measure_beside_engines", made_up_beside_engines)
-    monkeypatch.setitem(vars(suite), "measure_beside_plain", made_up_beside_plain)
+    for name in ("measure", "measure_beside_engines", "measure_beside_plain", "measure_highest_rates"):
+        monkeypatch.setitem(vars(suite), name, globals()[name.replace("measure", "made_up")])
     monkeypatch.setitem(vars(suite), "open_store", lambda profile: contextlib.nullcontext(small_store.result_store()))
     with mpl.rc_context({"backend": "agg"}):
         yield
@@ -145,26 +148,11 @@ def test_panels_of_one_strategy_are_drawn_as_it_is(monkeypatch):
 
 @pytest.mark.parametrize("file", SETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
-    def possible(points, common=None, profile="", one_job=True):
-        assert specs_of(points, common or {})
+    def enough(specs):
+        assert specs
         raise Enough
 
-    def possible_beside_engines(points, common, names, profile="", checkpoint_s=0.0):
-        assert all(ENGINES[name].spec(common) for name in names)
-        possible(points, common)
-
-    monkeypatch.setitem(vars(suite), "measure", possible)
-
-    def possible_beside_plain(points, common=None, profile="", plain=MappingProxyType({plain_run.NAME: {}})):
-        assert all(plain_run.plain_spec({**(common or {}), **given}) for given in plain.values())
-        possible(points, common)
-
-    def possible_at_highest_rates(points, common=None, profile="", bisections=3):
-        possible(points, NOTHING_MOVES | (common or {}))
-
-    monkeypatch.setitem(vars(suite), "measure_highest_rates", possible_at_highest_rates)
-    monkeypatch.setitem(vars(suite), "measure_beside_engines", possible_beside_engines)
-    monkeypatch.setitem(vars(suite), "measure_beside_plain", possible_beside_plain)
+    monkeypatch.setitem(globals(), "twice", enough)
     prepared = prepare(file, ROOT / "notebooks")
     for execution in prepared.executions:
         with pytest.raises(Enough):

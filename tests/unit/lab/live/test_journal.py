@@ -23,25 +23,12 @@ from keyshift.wire.savepoint import Savepoint
 
 STEP = Step((Move(UnitId(3), SlotId(0), SlotId(1)),), Mode(gate="slots"))
 SAVED = Savepoint("0-abc", {0: 7, 1: 8}, {"counter": {3: 12}, "second": {}})
+LEFT, CAME = UnitsLeft((UnitLeft(3, 5, 1, 2),)), UnitsCame((UnitCame(3, 4, 5),), 6)
+BEGUN = Assignment.contiguous(4, 2)
 COUNTER = StageHistory(
-    assignments=Assignments(
-        [Assignment.contiguous(4, 2), Assignment(2, Assignment.contiguous(4, 2).owner), Assignment(5, (SlotId(1),) * 4)]
-    ),
+    assignments=Assignments([BEGUN, Assignment(2, BEGUN.owner), Assignment(5, (SlotId(1),) * 4)]),
     begins=[0],
-    records=[
-        StepRecord(
-            1,
-            STEP,
-            10,
-            11,
-            12,
-            None,
-            "late",
-            {0: UnitsLeft((UnitLeft(3, 5, 1, 2),))},
-            {1: UnitsCame((UnitCame(3, 4, 5),), 6)},
-        ),
-        StepRecord(2, STEP, 20),
-    ],
+    records=[StepRecord(1, STEP, 10, 11, 12, None, "late", {0: LEFT}, {1: CAME}), StepRecord(2, STEP, 20)],
 )
 PAST = Past(
     stages={"counter": COUNTER, "second": replace(COUNTER, records=[])},
@@ -52,32 +39,16 @@ PAST = Past(
     begun_from=SAVED,
     first_version=1,
 )
-
-MIGRATION = Migration(
-    number=0,
-    requested_at=2.5,
-    took_s=None,
-    outcome="under way",
-    why=None,
-    stage="counter",
-    what="fluid",
-    slots=4,
-    planned_steps=3,
-    planned_moves=9,
-)
-
+WHAT = {"stage": "counter", "what": "fluid", "slots": 4, "planned_steps": 3, "planned_moves": 9}
+MIGRATION = Migration(number=0, requested_at=2.5, took_s=None, outcome="under way", why=None, **WHAT)
+DECISIONS = [(0, Decision(UnitId(3), 1, "hot")), (1, Decision(UnitId(4), None, "put off"))]
 JOURNAL = Journal(
     run_id="run",
     token="secret",
     attempt=3,
     slots={"counter": 5, "second": 3},
     past=PAST,
-    plans={
-        "counter": PlansPast(
-            2, [(0, Decision(UnitId(3), 1, "hot")), (1, Decision(UnitId(4), None, "put off"))], {3, 4}
-        ),
-        "second": PlansPast(0, [], None),
-    },
+    plans={"counter": PlansPast(2, DECISIONS, {3, 4}), "second": PlansPast(0, [], None)},
     began_at=1.5,
     trigger=0.0,
     rates={"events": 300.0, "other": 20.0},

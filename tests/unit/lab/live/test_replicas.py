@@ -1,18 +1,18 @@
 """A live job with replicas, over stand-ins: what moves, who dies and comes back, what is told of each and refused."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from small_live import live_job
+from small_live import live_job, outcomes
 
 from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, InjectFault, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec, parameters, partitions, wanted_slots
 from keyshift.lab.judge.evaluation import NEVER_DIED
 from keyshift.lab.live.journal import journal_from_json, journal_to_json
-from keyshift.lab.replicas import returning
 from keyshift.model.errors import BadInput, MigrationFailed, QueryDied
 from keyshift.model.notes import Activity
 from keyshift.model.records import Measured
@@ -37,10 +37,6 @@ def apart(monkeypatch):
 
 def how(job):
     return {number: told["state"] for number, told in job.status()["replicas"].items()}
-
-
-def outcomes(job):
-    return [each["outcome"] for each in job.status()["migrations"]]
 
 
 def slots(job):
@@ -111,27 +107,28 @@ def test_a_migration_is_over_when_all_that_live_have_moved(job):
     assert told["stages"]["counter"]["slots"] == 2, "that is told of the one which moves"
     slow.go.set()
     assert wait_until(lambda: outcomes(job) == ["complete"], 60)
-
-
-def test_a_migration_in_which_one_dies_is_over_when_the_other_has_moved(job):
     stands(job)
-    job.do(Scale(slots=4))
+    job.do(Scale(slots=3))
     dies(job)
-    assert outcomes(job) == ["under way"]
+    assert outcomes(job) == ["complete", "under way"]
     stands(job, go=True)
-    assert wait_until(lambda: outcomes(job) == ["complete"], 60)
-    assert slots(job)[1] == 4
+    assert wait_until(lambda: outcomes(job) == ["complete"] * 2, 60)
+    assert slots(job)[1] == 3
 
 
-def test_what_comes_while_a_replica_is_on_its_way_back_waits_and_is_done_by_all(job):
+def test_what_comes_while_a_replica_is_on_its_way_back_waits_and_is_done_by_all_unless_it_is_taken_back(job):
     dies(job)
+    job.replicas.comes_back(job.replicas.all[0])  # it lives, and is not as far as the other
+    job.do(Scale(slots=1))
+    job.do(Cancel())
+    assert how(job)[0] == "coming back", "its way goes on"
     job.do(Scale(slots=4))
     job.do(Scale(slots=3))
     assert not any(stage.requests for replica in job.replicas.all for stage in replica.job.stages)
-    assert outcomes(job) == ["under way"] * 2 and job.status()["migrating"]
+    assert outcomes(job)[1:] == ["under way"] * 2 and job.status()["migrating"]
     job.ways[0].full()
-    assert wait_until(lambda: outcomes(job) == ["complete"] * 2, 60)
-    assert slots(job) == [3, 3]
+    assert wait_until(lambda: outcomes(job) == ["incomplete", "complete", "complete"], 60)
+    assert slots(job) == [3, 3] and how(job) == {0: "lives", 1: "lives"}
 
 
 def test_only_what_no_replica_was_told_of_is_taken_back(job):
@@ -148,16 +145,6 @@ def test_only_what_no_replica_was_told_of_is_taken_back(job):
     assert wait_until(lambda: outcomes(job)[0] == "complete", 60)
     assert slots(job) == [4, 4]
     assert job.do(Cancel()) == {"cancelled": True}, "there is nothing"
-
-
-def test_a_way_back_goes_on_when_something_is_taken_back(job):
-    dies(job)
-    job.do(Scale(slots=4))
-    job.do(Cancel())
-    assert how(job)[0] == "coming back" and outcomes(job) in (["under way"], ["incomplete"])
-    job.ways[0].full()
-    assert wait_until(lambda: how(job) == {0: "lives", 1: "lives"}, 60)
-    assert job.do(Scale(slots=3), wait=True)["outcome"] == "complete" and slots(job) == [3, 3]
 
 
 def test_stages_of_a_chain_move_at_the_same_time(monkeypatch):
@@ -211,6 +198,10 @@ def test_a_replica_that_is_killed_is_told_of_and_comes_back(job):
     assert (job.status()["replicas"][0]["deaths"], job.status()["deaths"]) == (1, 1)
     assert "replica 0 was full again" in job.status()["notes"]
     assert job.replicas.activities == [Activity.RECOVERED], "the fault is no news any more"
+    job.do(InjectFault(fault="kill:slot"))
+    assert wait_until(lambda: how(job) == {0: "lives", 1: "coming back"}, 60), "it has lived for longest"
+    assert any("replica 1 died (killed); 1 of 2 went on" in note for note in job.status()["notes"])
+    job.ways[1].full()
     assert job.stop().run_id == job.run_id
 
 
@@ -223,79 +214,35 @@ def test_the_last_replica_is_not_killed_and_the_line_says_when_one_may_be(job):
     assert job.replicas.all[1].application.paused_s == 3.0
 
 
-def test_a_slot_is_killed_in_the_one_that_has_lived_for_longest(job):
-    job.do(InjectFault(fault="kill:slot"))
-    assert wait_until(lambda: how(job) == {0: "coming back", 1: "lives"}, 60)
-    assert any("replica 0 died (killed); 1 of 2 went on" in note for note in job.status()["notes"])
-
-
-def test_what_cannot_happen_where_the_job_runs_is_refused(job):
-    with pytest.raises(BadInput, match="fault = kill:executor: no executor"):
-        job.do(InjectFault(fault="kill:executor"))
-
-
-@pytest.mark.parametrize("fault", ["kill:coordinator", "kill:daemon"])
-def test_a_fault_that_replicas_do_not_know_is_refused(job, fault):
-    with pytest.raises(BadInput, match=f"replicas = 2 with fault = {fault}: not possible yet; what is: replica, slot"):
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("kill:executor", "no executor"),
+        ("kill:coordinator", "not possible yet; what is: replica, slot"),
+        ("kill:daemon", "not possible yet; what is: replica, slot"),
+        ("kill:follower", "with ordering = live_robin nobody leads, so nobody follows"),
+    ],
+)
+def test_a_fault_that_cannot_happen_here_is_refused(job, fault, words):
+    with pytest.raises(BadInput, match=f"fault = {fault}: {words}"):
         job.do(InjectFault(fault=fault))
 
 
-def test_where_nobody_leads_nobody_follows(job):
-    with pytest.raises(BadInput, match="kill:follower: with ordering = live_robin nobody leads, so nobody follows"):
-        job.do(InjectFault(fault="kill:follower"))
-
-
-def test_a_job_without_replicas_has_none_to_be_killed(monkeypatch):
-    with live_job(monkeypatch, live_spec({"key_groups": 16, "strategy": "fluid"})) as job:
-        with pytest.raises(BadInput, match=r"fault = kill:replica: this job has no replicas; take kill:slot, or"):
-            job.do(InjectFault(fault="kill:replica"))
-        assert "replicas" not in job.status()
-
-
-def test_one_that_dies_again_and_again_is_left_at_that_and_the_notes_say_so(job, monkeypatch):
-    monkeypatch.setattr(returning, "MOST_RETURNS", 0)
-    dies(job)
-    assert how(job) == {0: "gone", 1: "lives"} and job.ways == []
-    assert "replica 0 does not come back: it has begun to 0 times" in job.status()["notes"]
-
-
-def test_one_that_dies_while_it_is_measured_is_noticed_and_nothing_else_happens(job):
-    called = []
-
-    def gone(*_):
-        called.append(1)
-        raise QueryDied("a worker is gone")
-
-    job.counter.measure = gone
-    assert wait_until(lambda: len(called) > 1 and not job._run.measured, 60)
+def test_one_that_hangs_or_dies_while_it_is_measured_is_not_said_to_be_dead_for_that(job):
+    job.counter.measure = Mock(side_effect=MigrationFailed("measure: 1 did not answer"))
+    assert wait_until(lambda: any("not measured: measure: 1 did not answer" in line for line in job.said), 60)
+    job.counter.measure = gone = Mock(side_effect=QueryDied("a worker is gone"))
+    assert wait_until(lambda: gone.call_count > 1 and not job._run.measured, 60)
     job.counter.measure = lambda *_: {}
     assert job.state == "running" and how(job) == {0: "lives", 1: "lives"}
-
-
-def test_a_slot_that_hangs_is_not_dead(job):
-    def hangs(*_):
-        raise MigrationFailed("measure: 1 did not answer")
-
-    job.counter.measure = hangs
-    assert wait_until(lambda: any("not measured: measure: 1 did not answer" in line for line in job.said), 60)
-    assert how(job) == {0: "lives", 1: "lives"}
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------
 
 
-def test_how_far_each_is_behind_is_told_with_units_and_of_the_dead_nothing(job):
+def test_how_far_each_is_behind_is_told_with_units_also_to_prometheus_and_of_the_dead_nothing(job):
     job.replicas.behind = {0: 0, 1: 3}
     assert [each["lag_ms"] for each in job.status()["replicas"].values()] == [0.0, 60.0]
-    dies(job)
-    job.replicas.behind = {}
-    told = json.loads(json.dumps(job.status(), allow_nan=False))
-    assert told["replicas"]["0"] == {"state": "coming back", "lag_ms": None, "deaths": 1}
-    assert told["replicas"]["1"] == {"state": "lives", "lag_ms": None, "deaths": 0}
-
-
-def test_prometheus_reads_states_lags_and_deaths(job):
-    job.replicas.behind = {0: 0, 1: 3}
     dies(job)
     families = text_string_to_metric_families(generate_latest(Metrics(job)).decode())
     found = {(each.name, *sorted(each.labels.values())): each.value for family in families for each in family.samples}
@@ -306,6 +253,10 @@ def test_prometheus_reads_states_lags_and_deaths(job):
     assert ("keyshift_replica_lag_seconds", "0") not in found
     assert [found["keyshift_replica_deaths_total", number] for number in "01"] == [1.0, 0.0]
     assert found["keyshift_deaths_total",] == 1.0
+    job.replicas.behind = {}
+    told = json.loads(json.dumps(job.status(), allow_nan=False))
+    assert told["replicas"]["0"] == {"state": "coming back", "lag_ms": None, "deaths": 1}
+    assert told["replicas"]["1"] == {"state": "lives", "lag_ms": None, "deaths": 0}
 
 
 def test_what_prometheus_counts_never_falls_when_another_replica_is_measured_in_place_of_a_dead_one(job):
@@ -344,24 +295,38 @@ def written(job):
     assert wait_until(lambda: job.status()["snapshots"] > number, 60)
 
 
-def test_what_another_process_needs_is_written_down_again_and_again(monkeypatch):
+def test_another_process_goes_on_from_what_one_writes_again_and_again_and_all_else_counts_for_nothing(monkeypatch):
     expected, journals = [], []
     kept = {"expect": lambda *known: expected.append(known), "keep": journals.append}
     with live_job(monkeypatch, live_spec(OFTEN), **kept) as job:
         assert expected == [("run", "secret")]
-        assert journals[0].past.begun_from is None and journals[0].of_replicas.began == dict.fromkeys(
-            range(2), NEVER_DIED
-        )
+        assert journals[0].past.begun_from is None
+        assert journals[0].of_replicas.began == dict.fromkeys(range(2), NEVER_DIED)
         job.do(Scale(slots=4), wait=True)
         written(job)
         written(job)
         assert wait_until(lambda: len(set(journals[-1].past.stages["counter"].assignments[-1].owner)) == 4, 60)
-        newest = journal_from_json(json.loads(json.dumps(journal_to_json(journals[-1]))))
-        assert newest.past.begun_from.name == "capture-0" and newest.of_replicas.of == "run-r0"
-        assert newest.of_replicas.requested == {"counter": 1} == {"counter": newest.plans["counter"].requested}
-        assert newest.snapshots == ("run-r0", [newest.past.begun_from.name])
+        journal = journal_from_json(json.loads(json.dumps(journal_to_json(journals[-1]))))
+        begin = journal.past.begun_from
+        assert begin.name == "capture-0" and journal.of_replicas.of == "run-r0"
+        assert journal.of_replicas.requested == {"counter": 1} == {"counter": journal.plans["counter"].requested}
+        assert journal.snapshots == ("run-r0", [begin.name])
         assert job.status()["snapshot_bytes"] == 160
         assert job.traffic.for_ever, "what is in its topics stays until it is deleted"
+    journals.clear()
+    resumed = {"resumed": lambda: journal, "keep": journals.append}
+    with live_job(monkeypatch, live_spec(TWO), **resumed) as job:
+        epochs = (((5, 1),), ((7, 1), (8, 2)))
+        assert job.replicas.went_on == [(0, journal, epochs), (1, journal, epochs)]
+        assert ("feed", 2000.0, 2) in job.traffic.told, "no frame of the generator before counts any more"
+        assert job.traffic.superseded == [Superseded(({0: 9}, {0: 9}), begin.turns)]
+        assert how(job) == {0: "lives", 1: "lives"} and job.status()["deaths"] == 0
+        assert any("everything since its snapshot was done again" in note for note in job.status()["notes"])
+        assert job.do(Scale(slots=3), wait=True)["number"] == 1
+        assert wait_until(lambda: journals[-1].of_replicas.requested == {"counter": 2}, 60)
+        assert journals[-1].past.begun_from == begin, "nothing was written since"
+        assert journals[-1].of_replicas.superseded == job.traffic.superseded
+        assert {each.config.token for each in (replica.job for replica in job.replicas.all)} == {"secret"}
 
 
 def test_nothing_is_written_while_something_moves_and_nothing_begins_to_move_while_something_is_written(monkeypatch):
@@ -379,31 +344,6 @@ def test_nothing_is_written_while_something_moves_and_nothing_begins_to_move_whi
         assert outcomes(job) == ["complete", "under way"]
         job.replicas.writing.set()
         assert wait_until(lambda: outcomes(job) == ["complete"] * 2, 60)
-
-
-def test_another_process_goes_on_from_what_one_has_written_and_all_else_counts_for_nothing(monkeypatch):
-    journals = []
-    with live_job(monkeypatch, live_spec(OFTEN), keep=journals.append) as job:
-        job.do(Scale(slots=4), wait=True)
-        written(job)
-        written(job)
-        assert wait_until(lambda: len(journals[-1].of_replicas.began) == 2 and journals[-1].migrations, 60)
-    journal = journals[-1]
-    begin = journal.past.begun_from
-    journals.clear()
-    resumed = {"resumed": lambda: journal, "keep": journals.append}
-    with live_job(monkeypatch, live_spec(TWO), **resumed) as job:
-        epochs = (((5, 1),), ((7, 1), (8, 2)))
-        assert job.replicas.went_on == [(0, journal, epochs), (1, journal, epochs)]
-        assert ("feed", 2000.0, 2) in job.traffic.told, "no frame of the generator before counts any more"
-        assert job.traffic.superseded == [Superseded(({0: 9}, {0: 9}), begin.turns)]
-        assert how(job) == {0: "lives", 1: "lives"} and job.status()["deaths"] == 0
-        assert any("everything since its snapshot was done again" in note for note in job.status()["notes"])
-        assert job.do(Scale(slots=3), wait=True)["number"] == 1
-        assert wait_until(lambda: journals[-1].of_replicas.requested == {"counter": 2}, 60)
-        assert journals[-1].past.begun_from == begin, "nothing was written since"
-        assert journals[-1].of_replicas.superseded == job.traffic.superseded
-        assert {each.config.token for each in (replica.job for replica in job.replicas.all)} == {"secret"}
 
 
 def test_without_anything_written_another_process_begins_at_the_beginning_of_the_input(monkeypatch):

@@ -87,11 +87,6 @@ def test_costs_are_kept_for_this_machine_and_this_version(tmp_path):
     assert load_cost.kept_cost(tmp_path) is None
 
 
-def test_a_quick_machine_has_the_default_load():
-    assert chosen([make_spec(AUTO)], cost(row_ms=0.5))[:2] == (2000.0, 20.0)
-    assert chosen([make_spec(AUTO)], cost(cpus=64, row_ms=0.01, event_us=0.0))[:2] == (2000.0, 20.0)
-
-
 @pytest.mark.parametrize(
     ("cpus", "row_ms", "event_us"), list(product([1, 2, 4], [0.5, 1.0, 2.0, 4.0], [0.0, 5.0, 30.0, 200.0]))
 )
@@ -106,17 +101,19 @@ def test_at_most_half_of_the_processors_are_taken_or_the_line_says_so(cpus, row_
 
 
 @pytest.mark.parametrize(
-    ("given", "row_ms", "expected"),
+    ("given", "measured", "expected"),
     [
-        ({"rate": 9000.0, "frame_ms": "auto"}, 1.0, (9000.0, 20.0)),
-        ({"rate": 9000.0, "frame_ms": "auto"}, 2.0, (9000.0, 25.0)),
-        ({"rate": "auto", "frame_ms": 20.0}, 1.9, (1000.0, 20.0)),
-        ({"rate": "auto", "frame_ms": 20.0}, 5.0, (LEAST_RATE, 20.0)),
-        ({"rate": "auto", "frame_ms": 100.0}, 5.0, (2000.0, 100.0)),
+        (AUTO, cost(row_ms=0.5), (2000.0, 20.0)),  # the default, and no more
+        (AUTO, cost(cpus=64, row_ms=0.01, event_us=0.0), (2000.0, 20.0)),
+        (AUTO | {"rate": 9000.0}, cost(), (9000.0, 20.0)),
+        (AUTO | {"rate": 9000.0}, cost(row_ms=2.0), (9000.0, 25.0)),
+        (AUTO | {"frame_ms": 20.0}, cost(row_ms=1.9), (1000.0, 20.0)),
+        (AUTO | {"frame_ms": 20.0}, cost(row_ms=5.0), (LEAST_RATE, 20.0)),
+        (AUTO | {"frame_ms": 100.0}, cost(row_ms=5.0), (2000.0, 100.0)),
     ],
 )
-def test_what_is_given_stays_and_the_other_is_chosen_for_it(given, row_ms, expected):
-    assert chosen([make_spec(given)], cost(row_ms=row_ms))[:2] == expected
+def test_what_is_given_stays_and_the_other_is_chosen_for_it(given, measured, expected):
+    assert chosen([make_spec(given)], measured)[:2] == expected
 
 
 def test_several_runs_have_the_load_that_the_dearest_of_them_can_have():

@@ -1,6 +1,7 @@
 """What another process goes on from: what was written last, or if that is damaged, what was written before."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -20,19 +21,12 @@ def point(of, name, turn):
 OLD, BEFORE, LAST = point("run-r1", "capture-0", 30), point("run-r1", "capture-1", 40), point("run-r0", "capture-2", 50)
 
 
-class OnStore:
-    """What jobs have written. ``wrong``: what is raised when the last is read. ``read``: what was, by job and name."""
-
-    def __init__(self, wrong=None):
-        self.wrong, self.read = wrong, []
-
-    def store(self, _, job):
-        def require_whole(name):
-            self.read.append((job, name))
-            if self.wrong and name == LAST.savepoint.name:
-                raise self.wrong
-
-        return SimpleNamespace(require_whole=require_whole)
+@pytest.fixture
+def stores(monkeypatch):
+    """Of what jobs have written."""
+    made = Mock()
+    monkeypatch.setattr(failover, "SavepointStore", made)
+    return made
 
 
 def failover_of(*written):
@@ -60,11 +54,11 @@ def test_a_journal_names_the_last_two_and_what_it_names_stays():
 def test_what_a_journal_names_stays_while_that_is_written_though_newer_ones_come(monkeypatch):
     made, points = failover_of(BEFORE, LAST)
     stays = {}
-    monkeypatch.setattr(
-        resume_points,
-        "SavepointStore",
-        lambda _, job: SimpleNamespace(keep_only=lambda names, of: stays.update({job: names})),
-    )
+
+    def store(_, job):
+        return SimpleNamespace(keep_only=lambda names, of: stays.update({job: names}))
+
+    monkeypatch.setattr(resume_points, "SavepointStore", store)
     made.journal()
     points.written = point("run-r0", "capture-3", 60), point("run-r0", "capture-4", 70)
     points._remove_old()
@@ -72,9 +66,9 @@ def test_what_a_journal_names_stays_while_that_is_written_though_newer_ones_come
 
 
 @pytest.mark.parametrize("wrong", [Damaged("a checksum"), NotThere("gone")])
-def test_if_what_was_written_last_is_damaged_the_journal_is_that_of_what_was_written_before(monkeypatch, wrong):
+def test_if_what_was_written_last_is_damaged_the_journal_is_that_of_what_was_written_before(stores, wrong):
     made, _ = failover_of(BEFORE, LAST)
-    monkeypatch.setattr(failover, "SavepointStore", OnStore(wrong).store)
+    stores.return_value.require_whole.side_effect = wrong
     journal = made.readable(made.journal())
     assert (journal.of_replicas.of, journal.past.begun_from) == ("run-r1", BEFORE.savepoint)
     assert journal.of_replicas.before is None and journal.of_replicas.requested == {"counter": 2}
@@ -84,17 +78,15 @@ def test_if_what_was_written_last_is_damaged_the_journal_is_that_of_what_was_wri
 
 
 @pytest.mark.parametrize(("written", "read"), [((), 0), ((LAST,), 0), ((BEFORE, LAST), 1)])
-def test_otherwise_it_stays_as_it_is_and_is_read_only_if_there_is_another_one(monkeypatch, written, read):
+def test_otherwise_it_stays_as_it_is_and_is_read_only_if_there_is_another_one(stores, written, read):
     made, _ = failover_of(*written)
-    written_down = OnStore()
-    monkeypatch.setattr(failover, "SavepointStore", written_down.store)
     journal = made.journal()
     assert made.readable(journal) is journal
-    assert written_down.read == [("run-r0", "capture-2")] * read
+    assert stores.mock_calls == [call(None, "run-r0"), call().require_whole("capture-2")] * read
 
 
-def test_a_service_that_is_away_is_no_damage(monkeypatch):
+def test_a_service_that_is_away_is_no_damage(stores):
     made, _ = failover_of(BEFORE, LAST)
-    monkeypatch.setattr(failover, "SavepointStore", OnStore(ServiceUnavailable("MinIO")).store)
+    stores.return_value.require_whole.side_effect = ServiceUnavailable("MinIO")
     with pytest.raises(ServiceUnavailable, match="MinIO"):
         made.readable(made.journal())

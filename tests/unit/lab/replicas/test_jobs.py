@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 from small_job import CONFIG
@@ -21,6 +22,8 @@ from keyshift.traffic.copies import Incarnation
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import Savepoint
+
+SAVED = Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
 
 
 class Job:
@@ -67,40 +70,12 @@ class Application:
             self.did.append("kill")
 
 
-class System:
-    """``followed``: by whom."""
-
-    def __init__(self, spec, job):
-        self.spec, self.job, self.followed, self.failover = spec, job, [], self
-
-    def histories(self):
-        return f"histories of {self.job.config.job}"
-
-    def plans(self):
-        return f"plans of {self.job.config.job}"
-
-    def follow(self, *past):
-        self.followed.append(past)
-
-    def take(self, plans):
-        self.followed.append(plans)
-
-    def start(self):
-        self.job.asked.append("start")
-
-
-class Services:
-    def __init__(self):
-        self.did, self.away = [], False
-
-    def require(self, fault):
-        self.did.append(("require", fault))
-
-    def seen_by(self, config):
-        return f"{config.job} through relays"
-
-    def hit(self, fault):
-        self.did.append(("hit", fault))
+def system(spec, job):
+    """As ``KeyshiftJob``; its failover keeps what it is asked."""
+    failover = Mock()
+    failover.histories.return_value = f"histories of {job.config.job}"
+    failover.plans.return_value = f"plans of {job.config.job}"
+    return SimpleNamespace(spec=spec, job=job, failover=failover, start=lambda: job.asked.append("start"))
 
 
 @pytest.fixture(params=[{}])
@@ -109,7 +84,7 @@ def made(monkeypatch, request):
     applications. ``forgot``: before which attempts of whom. The parameter: more of the spec.
     """
     monkeypatch.setattr(jobs, "Job", Job)
-    monkeypatch.setattr(jobs, "KeyshiftJob", System)
+    monkeypatch.setattr(jobs, "KeyshiftJob", system)
     monkeypatch.setattr(jobs, "newest_attempt", lambda config: 4)
     memory, forgot = Memory(), []
     monkeypatch.setattr(jobs, "forget_attempts", lambda config: forgot.append((config.job, config.attempt)))
@@ -120,7 +95,7 @@ def made(monkeypatch, request):
     configs = [config.of_replica(number) for number in range(2)]
     order = SimpleNamespace(ends=lambda: {0: 0, 1: 0}) if spec.job.ordering == "kazoo" else None
     traffic = SimpleNamespace(differences=[], standings={}, order=order, require_wanted=lambda: None)
-    services = Services()
+    services = Mock(away=False, seen_by=lambda config: f"{config.job} through relays")
     given = Path("work"), traffic, "say", services
 
     def opening(*given):
@@ -176,33 +151,21 @@ def test_all_of_them_end_whatever_fails_in_one(made, ask, failing):
     assert [each.application.did for each in made.replicas.all] == [["end"] if ask == "stop" else []] * 2
 
 
-def test_a_replica_is_a_part_of_the_job_with_all_that_runs_below_its_application(made):
-    assert made.replicas.parts() == {}, "none has begun"
-    made.replicas.all[1].application.pid = 77
-    assert made.replicas.parts() == {77: Instance(replica=1)}
-
-
-def test_whoever_claims_one_of_them_deposes_the_driver_of_all(made):
-    made.replicas.require_driver()
-    assert [each.job.asked for each in made.replicas.all] == [["require_driver"]] * 2
-
-
 def test_a_replica_that_claims_its_job_anew_meanwhile_deposes_nobody_and_another_process_does(made):
     first, second = made.replicas.all
     before = first.job
 
-    def deposed():
-        raise Deposed("job run-r0 runs in another process now")
+    deposed = Mock(side_effect=Deposed("job run-r0 runs in another process now"))
 
     def comes_back():
         del before.require_driver
-        made.replicas.lead_next(first, Savepoint("capture-1", {}, {}), "run-r1", second)
+        made.replicas.lead_next(first, SAVED, "run-r1", second)
         deposed()
 
     before.require_driver = comes_back
     made.replicas.require_driver()
-    assert first.job is not before and first.job.asked[-1] == "require_driver"
-    first.job.require_driver = deposed
+    assert first.job is not before and first.job.asked[-1] == "require_driver" == second.job.asked[-1]
+    second.job.require_driver = deposed
     with pytest.raises(Deposed):
         made.replicas.require_driver()
 
@@ -213,14 +176,13 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     made.replicas.begin_next(first)
     assert first.application is not old and first.application.did == ["begin"]
     assert (first.application.name, first.application.gives_way) == ("0-1", True)
-    saved = Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
-    made.replicas.lead_next(first, saved, "run-r1", second)
+    made.replicas.lead_next(first, SAVED, "run-r1", second)
     config = first.job.config
     assert (config.job, config.attempt, config.restore, config.restore_of) == ("run-r0", 1, "capture-1", "run-r1")
-    assert first.job.asked == [(["assigned"], saved)] and first.job.start_query(first.job.config)[0] == "starts 0-1"
+    assert first.job.asked == [(["assigned"], SAVED)] and first.job.start_query(first.job.config)[0] == "starts 0-1"
     assert first.lives and first.system.job is first.job
     assert first.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 1)]
-    assert first.system.followed == [("histories of run-r1", "plans of run-r1")]
+    assert first.system.failover.mock_calls == [call.follow("histories of run-r1", "plans of run-r1")]
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
     assert made.forgot == [("run-r0", 1)]
 
@@ -255,17 +217,16 @@ def journal_of(begin):
 
 
 def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(made):
-    saved = Savepoint("resume-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
     for replica in made.replicas.all:
-        made.replicas.go_on(replica, journal_of(saved), "epochs")
+        made.replicas.go_on(replica, journal_of(SAVED), "epochs")
     first, second = made.replicas.all
     config = first.job.config
     assert (config.job, config.attempt, config.epochs) == ("run-r0", 5, "epochs"), "behind all that were before"
     for each in (config, second.job.config):
-        assert (each.restore, each.restore_of) == ("resume-1", "run-r1")
-    assert first.job.asked == [(["newest"], saved)]
-    followed = (journal_of(saved).past.stages, {"counter": PlansPast(3, ["decision"])})
-    assert first.system.followed == [followed], "what was requested since is lost, and has its number"
+        assert (each.restore, each.restore_of) == ("capture-1", "run-r1")
+    assert first.job.asked == [(["newest"], SAVED)]
+    followed = call.follow(journal_of(SAVED).past.stages, {"counter": PlansPast(3, ["decision"])})
+    assert first.system.failover.mock_calls == [followed], "what was requested since is lost, and has its number"
     assert [each.turns for each in first.began] == [{}, {0: 6, 1: 7}, {0: 6, 1: 10}, {0: 7, 1: 9}]
     assert second.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 5)] and second.lives
     assert made.forgot == [("run-r0", 5), ("run-r1", 5)]
@@ -277,7 +238,7 @@ def test_what_the_process_before_has_ordered_counts_for_nothing(made):
     made.replicas.begin()
     made.replicas.order = None  # what this process orders does not move the beginning
     for replica in made.replicas.all:
-        made.replicas.go_on(replica, journal_of(Savepoint("resume-1", {0: 7}, {}, {"counter": {0: 7}})), "epochs")
+        made.replicas.go_on(replica, journal_of(SAVED), "epochs")
     assert [[each.job.config.order_begin(slot) for slot in (0, 1)] for each in made.replicas.all] == [[5, 9]] * 2
 
 
@@ -285,7 +246,8 @@ def test_or_from_the_beginning_of_the_input(made):
     first = made.replicas.all[0]
     made.replicas.go_on(first, journal_of(None), "epochs")
     assert (first.job.config.attempt, first.job.config.restore) == (5, None)
-    assert first.job.asked == ["start"] and first.system.followed == [{"counter": PlansPast(3)}]
+    assert first.job.asked == ["start"]
+    assert first.system.failover.mock_calls == [call.take({"counter": PlansPast(3)})]
     assert first.began[-1] == Incarnation({}, 5)
 
 
@@ -293,26 +255,27 @@ def test_or_from_the_beginning_of_the_input(made):
 def test_one_that_dies_while_it_starts_has_been_an_incarnation_as_some_slots_may_have_given_results(
     made, monkeypatch, in_another_process
 ):
-    def dies(job, *given):
-        raise QueryDied("a part is missing")
-
-    monkeypatch.setattr(Job, "start", dies)
-    (first, second), saved = made.replicas.all, Savepoint("resume-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
+    monkeypatch.setattr(Job, "start", Mock(side_effect=QueryDied("a part is missing")))
+    first, second = made.replicas.all
     first.lives = False
     with pytest.raises(QueryDied):
         if in_another_process:
-            made.replicas.go_on(first, journal_of(saved), "epochs")
+            made.replicas.go_on(first, journal_of(SAVED), "epochs")
         else:
-            made.replicas.lead_next(first, saved, "run-r1", second)
+            made.replicas.lead_next(first, SAVED, "run-r1", second)
     assert first.began[-1] == Incarnation({0: 7, 1: 9}, first.job.config.attempt) and not first.lives
 
 
 @pytest.mark.parametrize("made", [{"spares": 1}], indirect=True)
 def test_a_replica_that_comes_back_takes_a_spare_application_and_another_one_is_started_when_it_is_full(made):
+    asked = []
+    made.traffic.require_wanted = lambda: asked.append("is it wanted?")
     made.replicas.begin()
+    assert len(asked) == len(made.opened) == 3, "while it waits for each of them"
     first = made.replicas.all[0]
     spare = next(each for each in made.opened if each.name == "spare-0")
     assert spare.did == ["begin", "await_ready"] and spare.gives_way
+    assert made.replicas.parts() == {}, "nobody has a process"
     spare.pid = 78
     assert made.replicas.parts() == {78: Instance("spare")}
     made.replicas.begin_next(first)
@@ -325,14 +288,6 @@ def test_a_replica_that_comes_back_takes_a_spare_application_and_another_one_is_
     assert [(each.name, each.did) for each in made.opened[-1:]] == [("spare-1", ["begin"])]
     made.replicas.stop()
     assert made.opened[-1].did == ["begin", "end"]
-
-
-@pytest.mark.parametrize("made", [{"spares": 1}], indirect=True)
-def test_whoever_waits_for_applications_asks_whether_they_are_still_wanted(made):
-    asked = []
-    made.traffic.require_wanted = lambda: asked.append(True)
-    made.replicas.begin()
-    assert len(asked) == len(made.opened) == 3
 
 
 @pytest.mark.parametrize("made", [{"spares": 2}], indirect=True)
@@ -369,9 +324,7 @@ def test_of_a_spare_application_whose_start_is_interrupted_nothing_is_left():
 
 
 def test_all_end_if_what_comes_before_fails_and_the_rest_of_that_comes_too(made):
-    def fails():
-        raise AssertionError("a bug")
-
+    fails = Mock(side_effect=AssertionError("a bug"))
     did = made.replicas.all[0].application.did
     made.replicas.before_stop += [fails, lambda: did.append("the second")]
     with pytest.raises(AssertionError, match="a bug"):
@@ -404,7 +357,7 @@ def test_those_that_live_agree_and_the_dead_have_no_say(made):
     made.replicas.begin_next(first)
     assert decided(made, 1) == {1: 1}, "its application runs, and its job has not begun"
     first.lives = False
-    made.replicas.lead_next(first, Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}}), "run-r1", second)
+    made.replicas.lead_next(first, SAVED, "run-r1", second)
     assert decided(made, 1, 0) == {0: 1, 1: 1}
 
 
@@ -422,7 +375,7 @@ def test_what_hits_a_replica_in_a_phase_hits_its_own_application_and_all_else_th
     own.require(restart)
     own.hit(restart)
     own.hit(kill)
-    assert made.services.did == [("require", restart), ("hit", restart)] and own.away is False
+    assert made.services.mock_calls == [call.require(restart), call.hit(restart)] and own.away is False
     assert [each.application.did for each in made.replicas.all] == [[], ["strike"]]
     assert [fault for _, fault in made.replicas.struck] == [kill]
     [stop] = parse("stop:replica@align:2s")

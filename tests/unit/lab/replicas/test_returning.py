@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,6 +28,7 @@ class Application:
 
     def __init__(self):
         self.did, self.spark, self.struck = [], threading.Event(), False
+        self.give_way_no_more, self.end = (lambda: self.did.append("important")), (lambda: self.did.append("ended"))
         self.spark.set()
 
     def await_ready(self):
@@ -37,12 +39,6 @@ class Application:
     def strike(self):
         self.struck = True
         self.spark.set()
-
-    def give_way_no_more(self):
-        self.did.append("important")
-
-    def end(self):
-        self.did.append("ended")
 
 
 class Replica:
@@ -65,6 +61,8 @@ class Replicas:
     def __init__(self):
         self.all, self.standings, self.led, self.damaged = [Replica(0, False), Replica(1, True)], {}, [], []
         self.captures, self.said = [lambda check: WRITTEN], []
+        self.begin_next = lambda replica: replica.application.did.append("begun")
+        self.fill_spares, self.say = (lambda: None), (lambda doing: self.said.append(doing.activity))
 
     @property
     def living(self):
@@ -73,15 +71,6 @@ class Replicas:
     def capture(self, replica, check):
         assert replica is self.all[1]
         return (self.captures.pop(0) if self.captures[1:] else self.captures[0])(check)
-
-    def fill_spares(self):
-        pass
-
-    def say(self, doing):
-        self.said.append(doing.activity)
-
-    def begin_next(self, replica):
-        replica.application.did.append("begun")
 
     def lead_next(self, replica, saved, of, other):
         self.led.append((saved, of, other))
@@ -131,14 +120,6 @@ def written_before(version=3, of="run-r0", size=1 << 30, age_s=2.0):
     return ResumePoint(of, saved, {"counter": history}, {}, time.time() - age_s)
 
 
-def test_if_the_state_was_written_down_before_nobody_has_to_write_it(replicas):
-    point, lives = written_before(), replicas.all[1]
-    keeps_up(replicas, 60_000_000)
-    way = Return(replicas.all[0], replicas, lambda: point)
-    assert over(way).endswith("; its state was there, in capture-0")
-    assert replicas.led == [(point.savepoint, "run-r0", lives)] and way.begins_from == ("run-r0", "capture-0")
-
-
 @pytest.mark.parametrize(
     "other",
     [{"version": 2}, {"of": "run-r1"}, {"size": 1 << 20}, {"age_s": 600.0}],
@@ -150,15 +131,14 @@ def test_it_does_not_begin_from_what_was_written_before_if(replicas, other):
     assert "of state were written" in over(way) and way.begins_from == ("run-r1", "capture-1")
 
 
-def test_what_goes_when_there_is_a_newer_one_is_no_beginning(replicas):
+def test_if_the_state_was_written_down_before_nobody_has_to_write_it_unless_it_goes_as_there_is_a_newer_one(replicas):
     """A way back says what it needs, and whoever takes the next one removes what nobody needs."""
-    points = [
-        written_before(),
-        replace(written_before(), savepoint=Savepoint("capture-7", {0: 5}, {"counter": {0: 1 << 30}})),
-    ]
+    newer = Savepoint("capture-7", {0: 5}, {"counter": {0: 1 << 30}})
+    points = [written_before(), replace(written_before(), savepoint=newer)]
     keeps_up(replicas, 60_000_000)
     way = Return(replicas.all[0], replicas, lambda: points.pop(0) if points[1:] else points[0])
-    assert "in capture-7" in over(way) and way.begins_from == ("run-r0", "capture-7")
+    assert over(way).endswith("; its state was there, in capture-7")
+    assert replicas.led == [(newer, "run-r0", replicas.all[1])] and way.begins_from == ("run-r0", "capture-7")
 
 
 def test_if_that_is_damaged_another_one_writes_it(replicas):
@@ -174,8 +154,7 @@ def test_if_that_is_damaged_another_one_writes_it(replicas):
     assert [saved for saved, *_ in replicas.led] == [point.savepoint, SAVED]
 
 
-def fails(check):
-    raise MigrationFailed("slot-0 did not answer")
+fails = Mock(side_effect=MigrationFailed("slot-0 did not answer"))
 
 
 @pytest.mark.parametrize("for_ever", [False, True])
@@ -216,23 +195,12 @@ def test_nobody_writes_while_its_state_moves_however_long_that_takes(replicas, m
 
 def test_if_nobody_can_write_it_does_not_come_back_and_nothing_of_it_is_left(replicas, monkeypatch):
     monkeypatch.setattr(returning, "WRITE_S", 0.02)
-
-    def fails(check):
-        raise ServiceUnavailable("no bucket")
-
-    replicas.captures = [fails]
+    replicas.captures = [Mock(side_effect=ServiceUnavailable("no bucket"))]
     dead = replicas.all[0]
     assert over(Return(dead, replicas)) == "replica 0 did not come back: no bucket"
     assert not dead.lives and dead.application.did == ["begun", "ended"]
     replicas.all[1].lives = False
     assert "no other replica is left that could write" in over(Return(dead, replicas))
-
-
-def test_one_that_dies_again_before_it_is_full_says_so(replicas):
-    way = Return(replicas.all[0], replicas)
-    assert wait_until(lambda: replicas.all[0].lives, 60, 0.002)
-    replicas.all[0].dies = QueryDied("once more")
-    assert over(way) == "replica 0 came back, and was not full again: once more" and way.full_at is None
 
 
 def test_one_that_cannot_catch_up_beside_others_gives_way_no_more(replicas, monkeypatch):
@@ -243,13 +211,6 @@ def test_one_that_cannot_catch_up_beside_others_gives_way_no_more(replicas, monk
     keeps_up(replicas, 60_000_000)
     assert over(way).startswith("replica 0 was full again")
     assert dead.application.did == ["begun", "important"]
-
-
-def test_one_that_does_not_keep_up_is_left_at_that(replicas, monkeypatch):
-    monkeypatch.setattr(returning, "FULL_S", 0.02)
-    told = over(Return(replicas.all[0], replicas))
-    assert told == "replica 0 came back, and was not full again: it did not keep up within 0.02 s"
-    assert replicas.all[0].lives
 
 
 @pytest.mark.parametrize("lives", [False, True])
@@ -266,17 +227,22 @@ def test_it_ends_when_nobody_waits_for_it_any_more_wherever_it_is(replicas, live
 
 
 def test_what_should_not_have_happened_is_the_controlling_threads(replicas):
-    def breaks(check):
-        raise AssertionError("a bug")
-
-    replicas.captures = [breaks]
+    replicas.captures = [Mock(side_effect=AssertionError("a bug"))]
     way = Return(replicas.all[0], replicas)
     with pytest.raises(AssertionError, match="a bug"):
         wait_until(lambda: way.over, 60, 0.002)
 
 
-@pytest.mark.parametrize("end", ["keeps up", "does not keep up", "dies again", "nobody waits any more"])
-def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monkeypatch, end):
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("keeps up", "was full again "),
+        ("does not keep up", "came back, and was not full again: it did not keep up within 0 s"),
+        ("dies again", "came back, and was not full again: once more"),
+        ("nobody waits any more", "came back, and was not full again: nobody waits for it any more"),
+    ],
+)
+def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monkeypatch, end, words):
     dead, told = replicas.all[0], []
     ways = Returns(replicas, lambda: None, told.append, told, partial(nullcontext, True))
     ways.count()
@@ -292,6 +258,7 @@ def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monk
     else:
         ways.end(dead)
     assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
+    assert told[0].startswith(f"replica 0 {words}") and not told[1:] and "ended" not in dead.application.did
     dead.lives = dead.dies is None  # that is known later
     ways.count()
     assert [full for _, full in ways.strength] == ([1, 2] if end == "keeps up" else [1])

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from unittest.mock import Mock, call
 
 import psutil
 import pytest
@@ -15,14 +15,7 @@ from small_job import CONFIG
 
 from keyshift.lab.ending import Unwanted
 from keyshift.lab.replicas import application, spark
-from keyshift.lab.replicas.application import (
-    ApplicationConfig,
-    GiveWayNoMore,
-    QueryEnded,
-    QueryStarted,
-    RunQuery,
-    StopQuery,
-)
+from keyshift.lab.replicas.application import GiveWayNoMore, QueryEnded, QueryStarted, RunQuery, StopQuery
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.model.messages import decode, encode
 from keyshift.place import pods
@@ -30,7 +23,7 @@ from keyshift.place.profile import SparkProfile
 from keyshift.traffic.messages import Ready, Stop
 from keyshift.waiting import wait_until
 
-TOLD = ApplicationConfig(
+TOLD = application.ApplicationConfig(
     spark_profile=SparkProfile(), cores=4, jars=(), work=Path("work"), log=Path("spark-0.log"), more={"a": "1"}
 )
 PODS = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
@@ -82,11 +75,8 @@ def test_a_query_begins_where_it_is_told_and_says_why_it_ends(served):
     said, begun = served([RUN, None, None], Query(3, error))
     assert said == ["executors", Ready(), QueryStarted(), QueryEnded("keyshift.model.errors.StateLost: unit 3 is gone")]
     [(session, *given)] = begun
-    assert (
-        session[:2] == (SparkProfile(), 4)
-        and session[-1] == {"a": "1"}
-        and given == [RUN.config, Path("checkpoint"), 30.0, {0: 7, 1: 0}]
-    )
+    assert (*session[:2], session[-1]) == (SparkProfile(), 4, {"a": "1"})
+    assert given == [RUN.config, Path("checkpoint"), 30.0, {0: 7, 1: 0}]
 
 
 def test_a_query_that_is_stopped_has_no_reason(served):
@@ -228,54 +218,39 @@ def test_each_has_a_folder_and_a_log_of_its_own_and_gives_way_or_not(begun):
     assert (second.log, second.work, second.gives_way) == (Path("home/spark-1-1.log"), Path("spark-1-1"), True)
 
 
-class Executors:
-    """``asked``: for whose, and what. ``opened``: all there are."""
-
-    opened: ClassVar[list["Executors"]] = []
-
-    def __init__(self, place, application):
-        self.asked, self.fails = [application], False
-        self.opened.append(self)
-
-    def delete(self):
-        self.asked.append("all")
-        if self.fails:
-            raise ServiceUnavailable("the API server cannot be reached")
-
-    def delete_one(self, host):
-        self.asked.append(host)
-
-
 @pytest.fixture
-def in_pods(monkeypatch):
-    """Opens applications whose executors are pods."""
-    monkeypatch.setattr(pods, "ExecutorPods", Executors)
-    Executors.opened.clear()
-    return lambda *more: spark.application_of(PODS, 4, [], Path("."), Path("home"), *more)
+def executors(monkeypatch):
+    """Of applications whose executors are pods."""
+    made = Mock()
+    monkeypatch.setattr(pods, "ExecutorPods", made)
+    return made
 
 
-def test_pods_are_named_by_their_replica_and_found_by_their_application(begun, in_pods):
+def in_pods(*more):
+    return spark.application_of(PODS, 4, [], Path("."), Path("home"), *more)
+
+
+def test_pods_are_named_by_their_replica_and_found_by_their_application(begun, executors):
     opened = [in_pods("0"), in_pods("1"), in_pods("0", 1, True), in_pods("spare-0", 0, True)]
     given = [config_of(one).more for one in opened]
     labels = [each["spark.kubernetes.executor.label.keyshift/replica"] for each in given]
     assert labels == ["0", "1", "0", "spare-0"]
     applications = [each["spark.app.id"] for each in given]
     assert len({*applications}) == 4
-    assert [executors.asked for executors in Executors.opened] == [[each] for each in applications]
+    assert executors.mock_calls == [call(PODS, each) for each in applications]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_with_the_process_go_the_pods_of_its_executors(begun, in_pods, fails):
-    one = in_pods("0")
+@pytest.mark.parametrize("fails", [None, ServiceUnavailable("the API server cannot be reached")])
+def test_with_the_process_go_the_pods_of_its_executors(begun, executors, fails):
+    one, its_own = in_pods("0"), executors.return_value
     one.kill()
-    [executors] = Executors.opened
-    assert len(executors.asked) == 1, "it has not begun"
+    assert its_own.mock_calls == [], "it has not begun"
     one.begin()
-    executors.fails = fails
+    its_own.delete.side_effect = fails
     one.delete_executor("10.0.0.7")
     one.kill()
     one.kill()
-    assert executors.asked[1:] == ["10.0.0.7", "all"] and one.pid is None
+    assert its_own.mock_calls == [call.delete_one("10.0.0.7"), call.delete()] and one.pid is None
 
 
 def test_one_that_does_not_start_is_named_with_its_log(begun):
@@ -292,10 +267,7 @@ def test_one_that_does_not_start_is_named_with_its_log(begun):
 
 
 def test_one_that_nobody_wants_any_more_is_not_waited_for(begun):
-    def unwanted():
-        raise Unwanted("the job was given up")
-
-    one, _ = begun
+    (one, _), unwanted = begun, Mock(side_effect=Unwanted("the job was given up"))
     for wait in (lambda: one.await_ready(unwanted), lambda: one.start_query(*given())):
         with pytest.raises(Unwanted):
             wait()

@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from small_live import Way
 
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
@@ -19,36 +20,6 @@ from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 
 REPLICATED = {"replicas": 3, "ordering": "live_robin"}
-
-
-class Return:
-    """As that of ``returning``; what a test sets happens."""
-
-    from_older = False
-
-    def __init__(self, replica, replicas, newest):
-        self.replica, self.over, self.report, self.ended, self.begins_from = replica, False, "", False, None
-        self.full_at = None
-        begun.append(self)
-
-    def lives(self):
-        self.replica.lives, self.replica.dies, self.replica.running = True, None, True
-
-    def full(self):
-        self.lives()
-        self.full_at, self.report = time.time(), f"replica {self.replica.number} was full again"
-        self.over = True
-
-    def fails(self):
-        self.report = f"replica {self.replica.number} did not come back: no memory"
-        self.over = True
-
-    def end(self):
-        self.ended = self.over = True
-        self.report = self.report or "the run has ended before"
-
-
-begun: list[Return] = []
 
 
 class Replica:
@@ -76,6 +47,9 @@ class Replica:
 
         return do
 
+    def comes_back(self):
+        self.lives, self.dies, self.running = True, None, True
+
     def pause(self, seconds):
         self.did.append(("pause", seconds))
 
@@ -98,9 +72,9 @@ class Replica:
 @pytest.fixture
 def made(monkeypatch):
     """A job of three; the second one has come furthest."""
-    monkeypatch.setattr(returning, "Return", Return)
+    monkeypatch.setattr(returning, "Return", Way)
     monkeypatch.setattr(returning, "LOOK_S", 0.001)
-    begun.clear()
+    Way.begun.clear()
 
     def make(fault="", **values):
         spec, said = make_spec(REPLICATED | {"fault": fault} | values), []
@@ -113,18 +87,13 @@ def made(monkeypatch):
             begin = staticmethod(lambda: applications.append(True))
             fill_spares = staticmethod(lambda: applications.append("spare"))
             say = require = staticmethod(lambda given: None)
+            comes_back = staticmethod(Replica.comes_back)
 
         job, differences = LiveReplicas(spec, Replicas(), said.append), Replicas.differences
         lists = {"differences": differences, "struck": Replicas.struck, "standings": Replicas.standings}
-        return SimpleNamespace(system=job, every=every, said=said, begun=applications, **lists)
+        return SimpleNamespace(system=job, every=every, said=said, begun=applications, ways=Way.begun, **lists)
 
     return make
-
-
-def test_all_applications_begin_before_the_first_query_does(made):
-    job = made()
-    job.system.start()
-    assert job.begun == [True] and [each.did for each in job.every] == [[("start",)]] * 3
 
 
 @pytest.mark.parametrize("error", [QueryDied("a worker is gone"), MigrationFailed("no answer")])
@@ -138,19 +107,6 @@ def test_who_dies_is_ended_and_told_of_once_and_the_others_go_on(made, error):
     assert job.system.owners == {"counter": {1}} and job.system.measure() == {"counter": {1: None}}
     job.system.stop()
     assert [each.did[-1] for each in job.every] == [("check",), ("stop",), ("stop",)]
-
-
-def test_a_replica_is_on_its_way_back_from_the_moment_of_its_death_on(made):
-    job = made()
-    assert not job.system.returning
-    job.every[0].kill()
-    assert job.system.returning, "the next one to die must not be the other one"
-    assert job.system.busy and not job.system.migrating
-    job.system.check()
-    assert job.system.returning
-    begun[0].full()
-    job.system.check()
-    assert not job.system.returning
 
 
 def test_all_that_live_stop_behind_the_same_epoch_and_if_not_that_is_told(made):
@@ -177,12 +133,16 @@ def test_a_difference_is_told_while_the_job_runs_and_once(made):
     assert job.said == ["replicas 0 and 1 differ"] and all(each.lives for each in job.every)
 
 
-def test_one_that_dies_in_its_last_savepoint_is_no_loss(made):
+def test_at_the_end_nobody_is_waited_for_and_who_dies_in_its_last_savepoint_is_no_loss(made):
     job = made()
+    job.every[0].kill()
+    job.system.check()
     job.every[1].dies = QueryDied("late")
     job.system.stop()
+    [way] = job.ways
+    assert way.over and job.begun == [], "and no spare application is started in place of the one that was taken"
     final = job.system.final_state()
-    assert set(final.replicas) == {0, 2} and final.offsets == {0: 8, 1: 5}
+    assert set(final.replicas) == {2} and final.offsets == {0: 8, 1: 5}
 
 
 def test_when_the_last_one_has_died_the_run_ends_with_all_that_was_said(made):
@@ -196,39 +156,31 @@ def test_when_the_last_one_has_died_the_run_ends_with_all_that_was_said(made):
     assert not isinstance(ended.value, QueryDied), "it is not started anew"
 
 
+@pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize(
     ("ordering", "faults", "did", "lives", "struck"),
     [
         ("live_robin", "kill:replica@steady, kill:replica@4", ("check",), [False, False, True], ["kill replica"] * 2),
         ("live_robin", "kill:executor@4", "the executor at slots/0 of 0 goes", [False, True, True], ["kill executor"]),
         ("live_robin", "stop:replica@4:3s", ("pause", 3.0), [True] * 3, ["stop replica"]),
+        ("live_robin", "restart:kafka@3", ("hit", *parse("restart:kafka@3")), [True] * 3, ["restart kafka"]),
         ("kazoo", "kill:follower@steady, kill:follower@4", ("check",), [True, False, False], ["kill follower"] * 2),
     ],
-    ids=["killed", "an executor is deleted", "stopped for a while", "a follower: the one that came last"],
+    ids=["killed", "an executor is deleted", "stopped for a while", "a service", "a follower: the one that came last"],
 )
 def test_the_first_replica_that_lives_is_hit_and_dies_unless_it_is_only_stopped(
-    made, ordering, faults, did, lives, struck
+    made, ordering, faults, did, lives, struck, at_once
 ):
     job = made(faults, ordering=ordering)
     for fault in parse(faults):
         job.system.hit(fault)
-        job.system.check()
+        if not at_once:
+            job.system.check()
+    job.system.check()
     assert job.every[0].did[0] == did and [each.lives for each in job.every] == lives
     final = job.system.final_state()
     assert [what for _, what in final.struck] == struck
     assert not any("did not happen" in note for note in final.notes)
-
-
-@pytest.mark.parametrize(
-    ("fault", "ordering", "lives"),
-    [("kill:replica@4", "live_robin", [False, False, True]), ("kill:follower@4", "kazoo", [True, False, False])],
-)
-def test_two_deaths_at_one_moment_are_those_of_two_replicas(made, fault, ordering, lives):
-    job = made(f"{fault}, {fault}", ordering=ordering)
-    for each in parse(f"{fault}, {fault}"):
-        job.system.hit(each)
-    job.system.check()
-    assert [each.lives for each in job.every] == lives
 
 
 def test_who_was_hit_and_dies_a_moment_later_is_not_hit_again_and_counts_as_dead(made, monkeypatch):
@@ -262,44 +214,27 @@ def test_a_fault_that_did_not_happen_is_told_and_what_was_taken_back_and_notes_s
     assert {number: state.offsets[0] for number, state in final.replicas.items()} == {0: 7, 1: 9, 2: 8}
 
 
-def test_another_spare_application_is_started_when_a_replica_is_full_again_and_none_at_the_end(made):
-    job = made()
-    job.system.start()
-    for each in job.every[:2]:
-        each.kill()
-    job.system.check()
-    one, other = begun
-    one.full()
-    assert job.begun == [True]
-    job.system.check()
-    assert job.begun == [True, "spare"]
-    job.system.stop()
-    assert other.ended and job.begun == [True, "spare"]
-
-
 def test_who_has_died_comes_back_and_it_is_known_how_many_were_full_when(made):
     job = made()
     job.system.start()
+    assert not job.system.returning
     job.every[0].kill()
+    assert job.system.returning, "from now on, as the next one to die must not be the other one"
+    assert job.system.busy and not job.system.migrating
     job.system.check()
-    [way] = begun
+    [way] = job.ways
     assert way.replica is job.every[0] and job.system.busy
-    way.lives()
+    way.replica.comes_back()
     job.system.check()
-    assert [full for _, full in job.system._returns.strength] == [3, 2], "it runs, and is not full"
+    assert job.system.returning, "it runs, and is not full"
     way.full()
+    assert job.begun == [True]
     job.system.check()
-    assert job.said[-1] == "replica 0 was full again" and not job.system.busy
+    assert job.begun == [True, "spare"], "in place of the one that was taken"
+    assert job.said[-1] == "replica 0 was full again" and not (job.system.busy or job.system.returning)
     final = job.system.final_state()
     assert [full for _, full in final.strength] == [3, 2, 3] and set(final.replicas) == {0, 1, 2}
     assert final.began == dict.fromkeys(range(3), NEVER_DIED)
-
-
-def test_who_may_not_come_back_does_not(made):
-    job = made(returns=False)
-    job.every[0].kill()
-    job.system.check()
-    assert begun == [] and not job.system.busy
 
 
 def test_one_that_dies_again_comes_back_again_and_not_for_ever(made):
@@ -308,9 +243,9 @@ def test_one_that_dies_again_comes_back_again_and_not_for_ever(made):
         job.every[0].job.config.attempt = attempt
         job.every[0].kill()
         job.system.check()
-        if len(begun) > attempt:
-            begun[-1].lives()  # and dies before it is full
-    assert len(begun) == returning.MOST_RETURNS and all(way.ended for way in begun)
+        if len(job.ways) > attempt:
+            job.every[0].comes_back()  # and dies before it is full
+    assert len(job.ways) == returning.MOST_RETURNS and all(way.over for way in job.ways)
 
 
 def on_its_way_back(made, ends):
@@ -318,7 +253,7 @@ def on_its_way_back(made, ends):
     job = made()
     job.every[0].kill()
     job.system.check()
-    [way] = begun
+    [way] = job.ways
     way.begins_from = "run-r1", "capture-1"
 
     def end():
@@ -330,7 +265,7 @@ def on_its_way_back(made, ends):
 
 
 def test_the_death_of_all_others_is_none_if_one_is_on_its_way_back(made):
-    job = on_its_way_back(made, Return.full)
+    job = on_its_way_back(made, Way.full)
     for each in job.every[1:]:
         each.kill()
     job.system.check()
@@ -338,29 +273,13 @@ def test_the_death_of_all_others_is_none_if_one_is_on_its_way_back(made):
 
 
 def test_if_the_one_on_its_way_back_fails_too_the_run_ends(made):
-    job = on_its_way_back(made, Return.fails)
+    job = on_its_way_back(made, Way.fails)
     job.every[1].kill()
     job.system.check()
-    begun[1].fails()
+    job.ways[1].fails()
     job.every[2].kill()
     with pytest.raises(KeyshiftError, match=r"no replica is left: .*replica 0 did not come back: no memory"):
         job.system.check()
-
-
-def test_at_the_end_nobody_is_waited_for_and_who_dies_then_stays_dead(made):
-    job = made()
-    job.every[0].kill()
-    job.system.check()
-    job.every[1].dies = QueryDied("late")
-    job.system.stop()
-    assert begun[0].ended and len(begun) == 1
-
-
-def test_services_are_hit_once(made):
-    job = made("restart:kafka@3")
-    [fault] = parse("restart:kafka@3")
-    job.system.hit(fault)
-    assert [each.did for each in job.every] == [[("hit", fault)], [], []]
 
 
 def asked(job):
@@ -373,6 +292,8 @@ def test_all_of_them_are_asked_to_move_in_the_same_order_and_told_before(made):
     job.system.announce(ScaleTo(3))
     for slots in (3, 2):
         job.system.request(ScaleTo(slots))
+    with pytest.raises(BadInput, match="replicas do not take back what has not begun"):
+        job.system.request(ScaleTo(1), replace=True)
     assert asked(job) == [[3, 2]] * 3
     assert [each.did[0] for each in job.every] == [("announce", ScaleTo(3), None)] * 3
     assert not job.system.busy
@@ -441,14 +362,14 @@ def test_one_that_dies_while_it_moves_comes_back_when_the_others_have_moved_and_
     job = one_dies_while_it_moves(made)
     for number in (1, 2):
         job.system.check()
-        assert begun == [] and asked(job)[number] == [3], "it would have the assignment of one of them"
+        assert job.ways == [] and asked(job)[number] == [3], "it would have the assignment of one of them"
         job.every[number].busy = False
         job.system.check()
         keeps_up(job, number)
     assert job.system.busy
     for _ in range(2):
         job.system.check()
-    [way] = begun
+    [way] = job.ways
     assert way.replica is job.every[0] and job.system.busy
     way.full()
     job.every[0].busy = False
@@ -463,7 +384,7 @@ def test_nobody_comes_back_behind_moves_that_are_cancelled(made):
     for each in job.every:
         each.busy = False
     job.system.check()
-    assert begun == [] and not job.system.busy
+    assert job.ways == [] and not job.system.busy
 
 
 def test_one_that_does_not_keep_up_any_more_is_told_of_and_the_next_one_moves(made, monkeypatch):
@@ -477,25 +398,6 @@ def test_one_that_does_not_keep_up_any_more_is_told_of_and_the_next_one_moves(ma
     job.system.cancel()
     job.system.check()
     assert asked(job) == [[3], [3], []] and not job.system.busy
-
-
-def test_nothing_is_taken_back_by_another_request(made):
-    with pytest.raises(BadInput, match="replicas do not take back what has not begun"):
-        made().system.request(ScaleTo(3), replace=True)
-
-
-def test_a_request_waits_until_the_dead_are_back(made):
-    job = made()
-    job.every[0].kill()
-    job.system.check()
-    [way] = begun
-    job.system.request(ScaleTo(3))
-    job.system.check()
-    way.lives()
-    assert asked(job) == [[], [], []] and job.system.busy
-    way.full()
-    job.system.check()
-    assert asked(job) == [[3], [3], [3]]
 
 
 def test_one_that_has_died_and_nobody_has_looked_since_is_no_hindrance(made):

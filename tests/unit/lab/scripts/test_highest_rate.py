@@ -9,17 +9,7 @@ from keyshift.lab import run_loop
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import highest_rate
-from keyshift.lab.scripts.highest_rate import (
-    HELD,
-    LOWEST_PER_S,
-    REST_PER_S,
-    SUSTAINED_P99_MS,
-    Burst,
-    RateSearch,
-    burst_of,
-    expected_s,
-    staircase,
-)
+from keyshift.lab.scripts.highest_rate import Burst, RateSearch, burst_of, expected_s, staircase
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import Second
 from waits import Clock
@@ -37,31 +27,22 @@ def climb(limit, start, bisections, tries=1):
             return end.value, asked
 
 
-@pytest.mark.parametrize("start", [500.0, 8_000.0, 512_000.0])
-@pytest.mark.parametrize("limit", [1_000.0, 9_999.0, 70_001.0])
+STARTS = pytest.mark.parametrize("start", [highest_rate.LOWEST_PER_S, 500.0, 3_173.0, 8_000.0, 512_000.0])
+
+
+@STARTS
+@pytest.mark.parametrize("limit", [350.0, 1_000.0, 9_999.0, 70_001.0])
 def test_the_staircase_ends_just_below_the_limit_wherever_it_starts(limit, start):
     found, asked = climb(limit, start, bisections=4)
     assert found <= limit < found * 2 ** (1 / 16) * 1.000001
     assert len(asked) == len(set(asked)), "a rate was tried twice"
 
 
-def test_the_staircase_gives_nothing_when_no_rate_is_sustained():
-    found, asked = climb(0, 8_000.0, bisections=4)
-    assert found == 0
-    assert min(asked) >= LOWEST_PER_S
-
-
-@pytest.mark.parametrize("start", [3_173.0, 500.0, LOWEST_PER_S])
-def test_the_lowest_rate_is_tried_before_none_is_sustained(start):
+@STARTS
+def test_the_lowest_rate_is_tried_before_none_is_sustained_and_it_ends_when_every_rate_is(start):
     found, asked = climb(0, start, bisections=4)
-    assert (found, asked[-1], min(asked)) == (0, LOWEST_PER_S, LOWEST_PER_S)
-    found, asked = climb(350.0, start, bisections=4)
-    assert found <= 350.0 < found * 2 ** (1 / 16) * 1.000001
-    assert len(asked) == len(set(asked)), "a rate was tried twice"
-
-
-def test_the_staircase_ends_when_every_rate_is_sustained():
-    found, asked = climb(math.inf, 8_000.0, bisections=2)
+    assert (found, asked[-1], min(asked)) == (0, highest_rate.LOWEST_PER_S, highest_rate.LOWEST_PER_S)
+    found, asked = climb(math.inf, start, bisections=2)
     assert found == max(asked)
 
 
@@ -71,28 +52,21 @@ def test_a_rate_that_fails_is_tried_once_more():
     assert asked[3] == asked[4] == pytest.approx(1_000 * math.sqrt(2))
 
 
-LATE = 3 * SUSTAINED_P99_MS
+LATE = 3 * highest_rate.SUSTAINED_P99_MS
 
 
-@pytest.mark.parametrize(
-    "burst",
-    [
-        Burst([1.0] * 6, [5.0] * 6, kept_up=False),
-        Burst([1.0] * 6, [5.0, 5.0, 5.0, 5.0, LATE, LATE], kept_up=True),
-        Burst([], [], kept_up=True),
-        burst_of([Second(10, 9, 1.0, 5.0), Second(11, 9, LATE, LATE)], 10, 11, complete=True),
-        burst_of([Second(9, 9, 1.0, 5.0), Second(10, 0), Second(11, 9, 1.0, 5.0)], 10, 11, complete=True),
-        burst_of([Second(10, 9, 1.0, 5.0)], 10, 11, complete=False),
-    ],
-    ids=[
-        "results are missing",
-        "latency is high at the end",
-        "nothing was measured",
-        "results came late, behind its end",
-        "nothing came while it was measured",
-        "it was given up",
-    ],
-)
+GOOD, BAD = Second(10, 9, 1.0, 5.0), Second(11, 9, LATE, LATE)
+NOT_SUSTAINED = {
+    "results are missing": Burst([1.0] * 6, [5.0] * 6, kept_up=False),
+    "latency is high at the end": Burst([1.0] * 6, [5.0, 5.0, 5.0, 5.0, LATE, LATE], kept_up=True),
+    "nothing was measured": Burst([], [], kept_up=True),
+    "results came late, behind its end": burst_of([GOOD, BAD], 10, 11, complete=True),
+    "nothing came while it was measured": burst_of([GOOD, Second(11, 0), Second(12, 9, 1.0, 5.0)], 11, 12, True),
+    "it was given up": burst_of([GOOD], 10, 11, complete=False),
+}
+
+
+@pytest.mark.parametrize("burst", NOT_SUSTAINED.values(), ids=NOT_SUSTAINED.keys())
 def test_a_rate_is_not_sustained_when(burst):
     assert not burst.sustained
 
@@ -109,7 +83,7 @@ class Job:
     def __init__(self, clock, most):
         self.clock, self.most, self.rates, self.seconds, self.notes = clock, most, [], [], []
         self.rate = self.waiting = 0.0
-        self.pids = {}
+        self.note, self.check = self.notes.append, lambda: None
 
     def change_rate(self, rate, source):
         self.rates.append(rate)
@@ -119,12 +93,6 @@ class Job:
         self.waiting = max(0.0, self.waiting + self.rate - self.most)
         late_ms = 10.0 + 1000 * self.waiting / self.most
         self.seconds.append(Second(int(self.clock.now), round(min(self.rate, self.most)), late_ms, late_ms))
-
-    def check(self):
-        pass
-
-    def note(self, line):
-        self.notes.append(line)
 
 
 @pytest.fixture
@@ -157,9 +125,9 @@ def searched(monkeypatch):
 def test_the_search_ends_just_below_what_a_job_takes_and_rests_between_two_rates(searched, most):
     found, job = searched(most)
     assert most / 2 ** (1 / 4) / 1.02 < found.highest <= most * 1.02
-    assert [tried.rate for tried in found.tried] == [rate for rate in job.rates if rate != REST_PER_S][:-1]
-    assert job.rates[-2:] == [HELD * found.highest, REST_PER_S]
-    assert job.rates[1::2] == [REST_PER_S] * (len(job.rates) // 2)
+    assert [tried.rate for tried in found.tried] == [rate for rate in job.rates if rate != highest_rate.REST_PER_S][:-1]
+    assert job.rates[-2:] == [highest_rate.HELD * found.highest, highest_rate.REST_PER_S]
+    assert job.rates[1::2] == [highest_rate.REST_PER_S] * (len(job.rates) // 2)
     assert found.held.sustained and found.held.p99_ms == 10.0 and len(found.held.p99s_ms) == 4
     assert job.expected_s / 2 < len(job.seconds) < 2 * job.expected_s
     (note,) = job.notes

@@ -1,11 +1,12 @@
 """A run whose scenario is a script, over stand-ins; what other scenarios do is in ``test_run_loop``."""
 
+from unittest.mock import Mock
+
 import pytest
 from small_live import Job, Traffic, without_waiting
 
 from keyshift.experiment.scenario import Migrate, ScaleTo
 from keyshift.experiment.spec import make_spec
-from keyshift.lab.controls import JobControls
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import scenario
@@ -17,21 +18,23 @@ SMALL = {"warmup_s": 0.1, "seconds": 1.0, "trigger_s": 0.0, "key_groups": 16, "s
 SCRIPT = "0.2: scale 4; 0.4: double; 0.6: fault kill:slot; 0.7: plan all_at_once 3"
 
 
-def test_its_commands_are_carried_out_in_time_and_one_that_is_refused_is_noted(monkeypatch):
-    def refuse(controls, fault):
-        raise BadInput("not now")
-
+def executed(monkeypatch, refusal, **values):
+    """A run whose faults are refused; with its job."""
     without_waiting(monkeypatch)
-    monkeypatch.setattr(JobControls, "hit", refuse)
-    spec = make_spec(SMALL | {"strategy": "fluid", "trigger": "script", "script": SCRIPT})
-    job, traffic = Job(spec), Traffic()
+    spec = make_spec(SMALL | {"strategy": "fluid"} | values)
+    job = Job(spec)
     system = KeyshiftJob(spec, job)
-    system.stop = system.final_state = lambda: None
-    run = RunLoop(spec, system, traffic, Reporter(lambda line: None), lambda: None, scenario_script)
+    system.hit, system.stop, system.final_state = Mock(side_effect=refusal), lambda: None, lambda: None
+    run = RunLoop(spec, system, Traffic(), Reporter(lambda line: None), lambda: None, scenario_script)
     run.execute()
-    (_, begin, length), *told = traffic.told[1:]
+    return run, job
+
+
+def test_its_commands_are_carried_out_in_time_and_one_that_is_refused_is_noted(monkeypatch):
+    run, job = executed(monkeypatch, BadInput("not now"), trigger="script", script=SCRIPT)
+    (_, begin, length), *told = run.traffic.told[1:]
     assert length is None, "else the rate could not change"
-    assert told == [("change_rate", 2 * spec.run.rate, "events"), ("end_load",)]
+    assert told == [("change_rate", 2 * run.spec.run.rate, "events"), ("end_load",)]
     assert [len(set(each.owner)) for each in job.stages[0].assignments] == [2, 4, 3]
     assert 0.1 + 0.2 <= run.trigger - begin < run._ended_at - begin
     refused, missed = map(str, job.notes)
@@ -41,15 +44,7 @@ def test_its_commands_are_carried_out_in_time_and_one_that_is_refused_is_noted(m
 
 @pytest.mark.parametrize("refusal", [BadInput, ServiceUnavailable])
 def test_a_fault_that_cannot_happen_any_more_leaves_a_note_and_not_a_run_that_died(refusal, monkeypatch):
-    def refuse(fault):
-        raise refusal("not now")
-
-    without_waiting(monkeypatch)
-    spec = make_spec(SMALL | {"strategy": "fluid", "fault": "restart:minio@0.5"})
-    job = Job(spec)
-    system = KeyshiftJob(spec, job)
-    system.hit, system.stop, system.final_state = refuse, lambda: None, lambda: None
-    RunLoop(spec, system, Traffic(), Reporter(lambda line: None), lambda: None, scenario_script).execute()
+    _, job = executed(monkeypatch, refusal("not now"), fault="restart:minio@0.5")
     assert "`restart:minio@0.5` was refused: not now" in map(str, job.notes)
 
 

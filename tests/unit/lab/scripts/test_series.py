@@ -6,7 +6,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import run_in_one_job
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import series as scripts
-from keyshift.lab.scripts.series import CALM_S, Lap, Series, job_of, one_job
+from keyshift.lab.scripts.series import CALM_S, Lap, Series, one_job
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.model.records import Second
 
@@ -44,13 +44,13 @@ class Lab:
 
 
 def test_strategies_triggers_and_times_may_differ_within_a_job():
+    assert one_job([spec(workload="micro"), spec(workload="micro", strategy="all_at_once")])
     specs = [
         spec(strategy="fluid"),
         spec(strategy="chunked", size=4, seconds=20.0),
         spec(strategy="stop_restart", trigger="shuffle", affected=8, trigger_s=5.0),
     ]
     job = one_job(specs)
-    assert job is not None
     assert job.tasks == {"counter": 4}, "room for all, though some of them need no more than two slots"
     assert not job.point().restarts
     assert job.start().owner == specs[0].start().owner
@@ -58,48 +58,32 @@ def test_strategies_triggers_and_times_may_differ_within_a_job():
 
 def test_units_of_a_job_whose_state_is_in_bins_go_back_by_bins():
     job = one_job([spec(strategy="meces"), spec(strategy="meces", to_slots=3)])
-    assert job is not None
     assert job.point().bins == job.workload.bins == 16
 
 
 def test_a_job_of_several_runs_has_room_where_they_need_it():
     chain = {"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:3", "seconds": 6.0}
     job = one_job([spec(**chain), spec(**chain, to_slots=6), spec(**chain, to_slots=2)])
-    assert job is not None
     assert (job.slots_of, job.tasks) == ({"map": 1, "counter": 3}, {"map": 1, "counter": 6})
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("both", "other"),
     [
-        {"rate": 100.0},
-        {"keys": 999},
-        {"strategy": "meces"},  # cuts the state into bins
-        {"backend": "rocksdb"},
-        {"fault": "kill:slot@2"},
-        {"then_slots": "2", "gap_s": 2.0},
-        {"rate_steps": "1:100"},
-        {"trigger": "auto"},
+        ({}, {"rate": 100.0}),
+        ({}, {"keys": 999}),
+        ({}, {"strategy": "meces"}),  # cuts the state into bins
+        ({}, {"backend": "rocksdb"}),
+        ({}, {"fault": "kill:slot@2"}),
+        ({}, {"then_slots": "2", "gap_s": 2.0}),
+        ({}, {"rate_steps": "1:100"}),
+        ({}, {"trigger": "auto"}),
+        ({"workload": "micro", "later_events": 1000}, {"strategy": "all_at_once"}),  # later laps would have other ones
+        ({"replicas": 2, "ordering": "live_robin", "to_slots": 4}, {"strategy": "all_at_once"}),  # copies: of one alone
     ],
 )
-def test_runs_of_other_jobs_and_with_courses_of_their_own_do_not_share_a_job(other):
-    assert one_job([spec(), spec(**other)]) is None
-
-
-def test_runs_whose_events_change_with_time_have_a_job_each_as_later_laps_would_have_other_events():
-    later = {"workload": "micro", "later_events": 1000}
-    assert one_job([spec(workload="micro"), spec(workload="micro", strategy="all_at_once")]) is not None
-    assert one_job([spec(**later), spec(**later, strategy="all_at_once")]) is None
-
-
-def test_runs_with_replicas_have_a_job_each_as_copies_of_a_lap_are_asked_of_one_job_alone():
-    several = {"replicas": 2, "ordering": "live_robin", "to_slots": 4}
-    assert one_job([spec(**several), spec(**several, strategy="all_at_once")]) is None
-
-
-def test_a_job_is_known_by_all_that_is_fixed_while_it_runs():
-    assert job_of(spec()) == job_of(spec(strategy="lazy", to_slots=3, seconds=30.0, repetitions=3))
-    assert job_of(spec()) != job_of(spec(skew=0.1))
+def test_runs_of_other_jobs_and_with_courses_of_their_own_do_not_share_a_job(both, other):
+    assert one_job([spec(**both), spec(**both | other)]) is None
 
 
 def test_runs_are_put_together_by_their_jobs_and_repeated_in_rounds():
@@ -156,11 +140,9 @@ class CalmJob:
         self.spec, self.takes_s, self.now, self.began_at = spec, takes_s, 1000.0, 990.0
         self.system, self.plans, self.traffic = self, self, self
         self.notes, self.migrated_at = [], 0.0
-
-    def time(self):
-        return self.now
-
-    perf_counter = time
+        self.time = self.perf_counter = lambda: self.now
+        self.status, self.measure = (lambda: {"attempt": 0}), dict
+        self.announce = self.copied = self.end_copies = lambda *_: None
 
     @property
     def seconds(self):
@@ -168,15 +150,6 @@ class CalmJob:
 
     def calm(self, *asked):
         return RunLoop.calm(self, *asked)
-
-    def announce(self, change, point):
-        pass
-
-    def status(self):
-        return {"attempt": 0}
-
-    def measure(self):
-        return {}
 
     def propose(self, stage, change, point):
         return SimpleNamespace(stage=stage)
@@ -188,19 +161,11 @@ class CalmJob:
     def ended(self, stage, number):
         return True if self.now >= self.migrated_at else None
 
-    def copied(self):
-        return None
-
-    end_copies = copied
-
 
 @pytest.mark.parametrize(
     ("takes_s", "seconds", "behind_s"),
-    [
-        pytest.param(1.0, 40.0, CALM_S, id="a short migration"),
-        pytest.param(7.0, 40.0, CALM_S, id="a migration that is longer than the calm time"),
-        pytest.param(7.0, 10.0, 0.0, id="no longer than the run"),
-    ],
+    [(1.0, 40.0, CALM_S), (7.0, 40.0, CALM_S), (7.0, 10.0, 0.0)],
+    ids=["a short migration", "one that is longer than the calm time", "no longer than the run"],
 )
 def test_a_lap_lasts_until_latency_was_normal_for_a_while_behind_its_migration(monkeypatch, takes_s, seconds, behind_s):
     mine = spec(seconds=seconds)
