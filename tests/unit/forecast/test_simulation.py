@@ -23,13 +23,8 @@ SMALL = {"slots": 4, "to_slots": 6, "key_groups": 24, "state": "24GB", "rate": 1
 @pytest.mark.parametrize(
     ("text", "bytes_"),
     [
-        ("10TB", 1e13),
-        ("64GiB", 2**36),
-        ("10Gbit", 1.25e9),
-        ("1.25GB/s", 1.25e9),
-        (" 5 ", 5.0),
-        (1e13, 1e13),
-        ("1e3 kB", 1e6),
+        *(("10TB", 1e13), ("64GiB", 2**36), ("10Gbit", 1.25e9), ("1.25GB/s", 1.25e9)),
+        *((" 5 ", 5.0), (1e13, 1e13), ("1e3 kB", 1e6)),
     ],
 )
 def test_amounts_have_units(text, bytes_):
@@ -49,9 +44,8 @@ def test_a_point_is_simulated_with_the_plan_of_the_planner():
     assert table["bytes_moved"].tolist() == [8e9, 8e9]
     # Four units into each of the two new hosts, over 1.25 GB/s; two out of each of the others.
     assert table["floor_s"].tolist() == [3.2, 3.2]
-    assert table.loc["all_at_once", "completion_s"] == pytest.approx(
-        3.2 + 0.05
-    )  # the second router switches half a frame later
+    second_router_s = 0.05  # it switches half a frame later
+    assert table.loc["all_at_once", "completion_s"] == pytest.approx(3.2 + second_router_s)
     assert table.loc["fluid", "completion_s"] == pytest.approx(8 * 0.8, rel=0.2)
 
 
@@ -165,9 +159,17 @@ def test_a_run_that_the_simulator_cannot_describe_is_refused(parameters, words):
         calibrate({"fluid": [run]})
 
 
-def test_of_micro_runs_without_copies_or_pauses_of_writing_are_taken():
-    for parameters in ({"workload": "micro"}, {"workload": "micro", "replicate": 1, "active_share": 1}):
-        assert len(calibrate({"fluid": [measured("fluid", **parameters)]}).validation) == 1
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"workload": "micro"},
+        {"workload": "micro", "replicate": 1, "active_share": 1},
+        {"work_us": 300, "work_by": "waiting"},
+    ],
+)
+def test_of_other_runs_rows_cost_something_and_they_are_simulated(parameters):
+    found = calibrate({"fluid": [measured("fluid", **parameters)]})
+    assert len(found.validation) == 1 and found.costs.row_s > 0
 
 
 def test_a_live_job_and_a_run_without_latency_before_its_migration_are_left_out_of_a_store():
@@ -216,7 +218,3 @@ def test_slots_that_own_nothing_have_few_rows():
     few, more = ({"to_slots": slots} for slots in (1, 4))
     assert row_s(**few) / row_s(**more) == pytest.approx((2 + 2 / 3) / 2)
     assert row_s(**few, frame_ms=60) / row_s(**more, frame_ms=60) == pytest.approx(4 / 2)
-
-
-def test_a_run_whose_events_wait_still_has_rows_that_cost_something():
-    assert calibrate({"fluid": [measured("fluid", work_us=300, work_by="waiting")]}).costs.row_s > 0

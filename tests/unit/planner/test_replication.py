@@ -20,16 +20,16 @@ def refusals(plan: Plan) -> dict[int, str]:
     return {d.unit: d.reason for d in plan.decisions if d.step is None}
 
 
-def test_without_replication_nothing_is_copied_and_nothing_said_about_it():
-    assert copies(plan_of()) == []
-    assert refusals(plan_of()) == {}
+ALL = [(0, 0, 2), (1, 0, 3), (2, 0, 3), (4, 2, 5), (5, 5, 0)]
 
 
-@pytest.mark.parametrize("kept", ["warm_up", "periodic"])
-def test_every_unit_that_moves_is_copied_to_its_destination_and_no_other(kept):
-    plan = plan_of(replicate=1, copies=kept)
-    assert copies(plan) == [(0, 0, 2), (1, 0, 3), (2, 0, 3), (4, 2, 5), (5, 5, 0)]
-    assert refusals(plan) == {}
+@pytest.mark.parametrize(
+    ("given", "copied"),
+    [({}, []), ({"replicate": 1, "copies": "warm_up"}, ALL), ({"replicate": 1, "copies": "periodic"}, ALL)],
+)
+def test_every_unit_that_moves_is_copied_to_its_destination_and_no_other(given, copied):
+    plan = plan_of(**given)
+    assert (copies(plan), refusals(plan)) == (copied, {})
 
 
 def test_of_every_second_group_the_others_are_refused_by_name():
