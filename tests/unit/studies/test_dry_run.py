@@ -37,18 +37,13 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_notebook_says_which_runs_it_would_start_and_starts_none(folder):
     asked = asked_of(folder / "notebooks" / "load.ipynb", {"keys": 77})
-    assert [(spec.strategy.name, spec.workload.keys, spec.workload.skew) for spec in asked.specs] == [
-        ("fluid", 77, 0.8),
-        ("matched", 77, 0.8),
-    ]
+    found = [(spec.strategy.name, spec.workload.keys, spec.workload.skew) for spec in asked.specs]
+    assert found == [("fluid", 77, 0.8), ("matched", 77, 0.8)]
     assert asked.load_s == 2 * 2 * (6 + 24)
     assert not (folder / "state").exists()
-
-
-def test_a_notebook_that_starts_nothing_is_not_executed(folder):
     write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code="open('there', 'w')")
     assert asked_of(folder / "notebooks" / "load.ipynb", {}).specs == ()
-    assert not (folder / "notebooks" / "there").exists()
+    assert not (folder / "notebooks" / "there").exists(), "one that starts nothing is not executed"
 
 
 @pytest.mark.parametrize(
@@ -62,9 +57,6 @@ def test_what_the_notebook_refuses_is_refused(folder, code, words):
     write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=code)
     with pytest.raises(BadInput, match=words):
         asked_of(folder / "notebooks" / "load.ipynb", {})
-
-
-def test_a_text_for_a_workload_that_reads_none_is_refused(folder):
     with pytest.raises(BadInput, match=r"unknown parameter 'text': .* this run has workload = keycount"):
         asked_of(ROOT / "notebooks" / "meces" / "01_on_demand.ipynb", {"text": "../../data/moving.txt"})
 
