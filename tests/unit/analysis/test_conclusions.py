@@ -66,10 +66,8 @@ def test_single_runs_that_differ_as_equal_ones_do_are_called_the_same_and_repeat
 
 def test_a_spike_below_the_p99_before_is_no_smaller_multiple():
     said = sentences([row("fluid", spike_ms=15.0), row("stop_restart", spike_ms=1200.0)])
-    assert (
-        "fluid kept the P99 spike at no more than its value before (a spike of 15 ms); stop_restart reached 60 × "
-        "(1.2 s): 60 times as much."
-    ) in said
+    words = "no more than its value before (a spike of 15 ms); stop_restart reached 60 × (1.2 s): 60 times as much."
+    assert f"fluid kept the P99 spike at {words}" in said
 
 
 @pytest.mark.parametrize(
@@ -117,32 +115,35 @@ def test_a_single_run_does_not_make_alike_what_repeated_ones_tell_apart():
     assert "The longest time without a result is 40 ms with fluid, 70 ms with matched: 1.8 times as long." in said
 
 
-def test_of_one_that_only_changes_owners_it_is_said_that_it_completed_no_more():
-    said = sentences([row("fluid"), row("lazy", completion_s=0.1)])
-    assert "lazy completed first, in 100 ms (the change of owner only); fluid took 3.0 s: 30 times as long." in said
+LAZY, STOP = row("lazy", completion_s=0.1), row("stop_restart", bytes_copied=0)
+COPIED = row("replicated", completion_s=0.15, bytes_copied=3 * 2**20)
 
 
-def test_who_completes_by_a_change_of_owner_or_has_copied_before_is_named_with_that_wherever_it_stands():
-    lazy, copied = row("lazy", completion_s=0.1), row("replicated", completion_s=0.15, bytes_copied=3 * 2**20)
-    stop = row("stop_restart", bytes_copied=0)
-    for rows, words in (
-        ([lazy, stop], "lazy completed first, in 100 ms (the change of owner only); stop_restart took 3.0 s: 30"),
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
         (
-            [copied, stop],
+            [LAZY, STOP],
+            "lazy completed first, in 100 ms (the change of owner only); stop_restart took 3.0 s: 30 times as",
+        ),
+        (
+            [COPIED, STOP],
             "replicated completed first, in 150 ms (copies were made before); stop_restart took 3.0 s: 20",
         ),
         (
-            [row("fluid", completion_s=0.01), lazy],
+            [row("fluid", completion_s=0.01), LAZY],
             "fluid completed first, in 10 ms; lazy took 100 ms (the change of owner",
         ),
-        ([lazy, lazy | {"strategy": "hybrid"}], "the same time to complete, 100 ms (the change of owner only)."),
+        ([LAZY, LAZY | {"strategy": "hybrid"}], "the same time to complete, 100 ms (the change of owner only)."),
         (
-            [lazy, copied, row("fluid", completion_s=0.18)],
+            [LAZY, COPIED, row("fluid", completion_s=0.18)],
             "complete, 100 ms to 180 ms (lazy: the change of owner only; replicated: copies were made before).",
         ),
-        ([stop], "stop_restart completed in 3.0 s."),
-    ):
-        assert any(words in sentence for sentence in sentences(rows)), words
+        ([STOP], "stop_restart completed in 3.0 s."),
+    ],
+)
+def test_who_completes_by_a_change_of_owner_or_has_copied_before_is_named_with_that_wherever_it_stands(rows, words):
+    assert any(words in sentence for sentence in sentences(rows))
 
 
 def test_one_strategy_is_described_without_comparison():
@@ -211,17 +212,14 @@ def test_a_point_in_which_nothing_had_to_move_wins_nothing():
     ]
 
 
-def test_a_run_with_a_fault_is_compared_though_nothing_had_to_move():
-    hit = row("fluid", parameters={"seed": 1, "trigger": "scale", "fault": "kill:slot@4"}, steps=0)
-    said = sentences([hit])
-    assert "fluid kept the P99 spike at 1.5 × its value before (a spike of 30 ms)." in said
+@pytest.mark.parametrize(
+    "parameters", [{"trigger": "auto"}, {"trigger": "script"}, {"trigger": "scale", "fault": "kill:slot@4"}]
+)
+def test_a_job_that_decides_not_to_move_or_has_a_fault_is_compared_though_nothing_has_moved(parameters):
+    stays = row("stays", parameters={"seed": 1} | parameters, steps=0, completion_s=None, recover_s=0.0)
+    said = sentences([stays])
+    assert any(sentence.startswith("stays kept the P99 spike") for sentence in said)
     assert not any("Nothing moved" in sentence for sentence in said), said
-
-
-@pytest.mark.parametrize("trigger", ["auto", "script"])
-def test_a_job_that_decides_not_to_move_is_compared(trigger):
-    stays = row("stays", parameters={"seed": 1, "trigger": trigger}, steps=0, completion_s=None, recover_s=0.0)
-    assert any(sentence.startswith("stays kept the P99 spike") for sentence in sentences([stays]))
 
 
 def test_that_figures_are_means_is_said_of_repeated_points():
@@ -232,20 +230,16 @@ def test_that_figures_are_means_is_said_of_repeated_points():
     assert not any("means over" in sentence for sentence in sentences(silences[:1]))
 
 
-def test_runs_of_an_overloaded_job_are_told():
-    said = sentences([row("fluid", overloaded=True), row("lazy")])
-    assert said[1].startswith("The job was overloaded in 1 of 2 runs: their figures know nothing of")
-
-
 @pytest.mark.parametrize(
-    ("share", "words"),
+    ("known", "words"),
     [
+        ({"overloaded": True}, "The job was overloaded in 1 of 2 runs: their figures know nothing of"),
         ({"cpu_busy": 0.9}, "The processors were full before the migration in 1 of 2 runs"),
         ({"cpu_steal": 0.05}, "The host gave others at least 5% of the processors before the migration in 1 of 2 runs"),
     ],
 )
-def test_runs_on_a_machine_without_room_are_told(share, words):
-    said = sentences([row("fluid", **share), row("lazy", cpu_busy=0.89, cpu_steal=0.04)])
+def test_runs_of_an_overloaded_job_or_on_a_machine_without_room_are_told(known, words):
+    said = sentences([row("fluid", **known), row("lazy", cpu_busy=0.89, cpu_steal=0.04)])
     assert said[1].startswith(words)
 
 
@@ -276,11 +270,8 @@ def test_the_table_has_units_and_one_row_per_point():
     assert table["P99 spike (ms) 95 %"].tolist() == ["6.59 to 57.4", "", ""]
     assert table["moved (× minimum)"].fillna(0).tolist() == [1.5, 0, 1.5]
     assert "completion (× floor)" not in table, "no run knows the floor"
-
-
-def test_who_chose_the_load_makes_no_other_point():
     runs = [row("fluid", parameters={"seed": seed, "rate": 100, "auto": auto}) for seed, auto in ((1, "rate"), (2, ""))]
-    assert comparison_table(runs)["runs"].tolist() == [2]
+    assert comparison_table(runs)["runs"].tolist() == [2], "who chose the load makes no other point"
 
 
 def test_a_run_without_summary_cannot_be_compared():

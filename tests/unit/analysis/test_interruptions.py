@@ -24,9 +24,8 @@ def latency(after_ms, until_s=2):
 
 
 def test_what_is_noticed_of_an_interruption_is_a_row():
-    table = interruptions(
-        [row("flink_restart", 3000.0), row("fluid", 40.0)], {"flink_restart": [latency(7.0)], "fluid": [latency(8.0)]}
-    )
+    tables = {"flink_restart": [latency(7.0)], "fluid": [latency(8.0)]}
+    table = interruptions([row("flink_restart", 3000.0), row("fluid", 40.0)], tables)
     assert table.loc["flink_restart"].to_dict() == {
         "runs": 1,
         "verdict": "ok",
@@ -65,14 +64,13 @@ def test_without_a_correct_run_nothing_is_known():
     assert interruption_sentences(table, "b") == ["b: no result for 2.0 s."]
 
 
-def test_there_is_no_after_if_latency_was_never_normal_again():
-    table = interruptions([row("a", 1000.0, recover_s=None)], {"a": [latency(1.0)]})
-    assert np.isnan(table.loc["a", "P50 after (ms)"]) and np.isnan(table.loc["a", "normal again after (s)"])
+def test_there_is_no_after_if_latency_was_never_normal_again_and_the_first_second_is_never_in_it():
+    def after(recover_s, tables):
+        table = interruptions([row("a", 1000.0, recover_s=recover_s)], {"a": [tables]})
+        return table.loc["a", ["P50 after (ms)", "P99 after (ms)", "normal again after (s)"]]
 
-
-def test_what_is_created_in_the_first_second_is_never_after():
-    table = interruptions([row("a", 1000.0, recover_s=0.0)], {"a": [latency(7.0, until_s=1)]})
-    assert table.loc["a", ["P99 after (ms)", "normal again after (s)"]].tolist() == [7.0, 0.0]
+    assert after(None, latency(1.0)).isna().all()
+    assert after(0.0, latency(7.0, until_s=1)).tolist() == [7.0, 7.0, 0.0]
 
 
 def test_rows_and_tables_have_to_belong_together():
@@ -131,9 +129,6 @@ def test_a_silence_around_a_moment_is_told_beside_that_of_the_time_before():
     assert table["before_s"].round(3).tolist()[:2] == [0.02, 0.02]
     assert table["silence_s"].round(2).tolist()[:2] == [0.09, 4.02], "one that begins in time counts whole"
     assert table.loc[2, ["before_s", "silence_s"]].isna().all()
-
-
-def test_a_hiccup_long_before_a_moment_does_not_count():
-    came = np.r_[np.arange(-6, -4, 0.02), np.arange(-3, 3, 0.02)]
+    came = np.r_[np.arange(-6, -4, 0.02), np.arange(-3, 3, 0.02)]  # a hiccup long before
     table = silences_around(pd.DataFrame({"created_s": came, "latency_ms": 0.0}), [0.0])
     assert table.loc[0].round(3).tolist() == [0.0, 0.02, 0.02]

@@ -42,19 +42,16 @@ def test_a_result_counts_for_the_second_its_event_was_created_in():
     assert found["p50_ms"].tolist() == [10, 25, 4000]
     assert found["max_ms"].tolist() == [10, 30, 4000]
     assert found["p99_ms"].tolist() == pytest.approx([10, 29.9, 4000])
+    with pytest.raises(BadInput, match=r"per_second: no column latency_ms; the frame has created_s"):
+        metrics.per_second(pd.DataFrame({"created_s": [1.0]}))
 
 
-def test_before_leaves_out_the_warm_up_and_the_migration():
-    p50, p99 = metrics.before(latency((-9, 500), (-4, 10), (-3, 20), (-2, 30), (0, 900)), since_s=-5)
-    assert p50 == 20
-    assert p99 == pytest.approx(29.8)
+def test_before_leaves_out_the_warm_up_the_migration_and_what_was_still_on_its_way_when_that_began():
+    found = metrics.before(latency((-9, 500), (-4, 10), (-3, 20), (-2, 30), (0, 900)), since_s=-5)
+    assert found == (20, pytest.approx(29.8))
     assert metrics.before(latency((1, 5)), since_s=-5) == (None, None)
-
-
-def test_before_leaves_out_what_was_still_on_its_way_when_the_migration_began():
-    """A batch that is under way when Spark is to stop answers after the restart."""
-    p50, p99 = metrics.before(latency((-4, 10), (-3, 10), (-0.2, 1300), (-0.1, 1200)), since_s=-5)
-    assert p50 == p99 == 10
+    # A batch that is under way when Spark is to stop answers after the restart.
+    assert metrics.before(latency((-4, 10), (-3, 10), (-0.2, 1300), (-0.1, 1200)), since_s=-5) == (10, 10)
 
 
 def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_then():
@@ -127,15 +124,12 @@ def test_silence_is_the_longest_time_between_two_results(results, expected):
     assert found == (expected and pytest.approx(expected))
 
 
-def test_the_longest_latency_is_of_results_that_arrive_behind_the_trigger():
-    assert metrics.longest_ms(latency((-3.0, 2900), (-0.5, 700), (1.0, 20), (2.5, 60))) == 700
-    assert metrics.longest_ms(latency((-3.0, 2900))) is None
-
-
-def test_the_mean_latency_is_of_events_between_the_trigger_and_the_last_drained_unit():
+def test_the_mean_latency_is_of_events_until_the_last_drained_unit_and_the_longest_of_results_behind_the_trigger():
     results = latency((-0.1, 900), (0.0, 10), (1.0, 20), (2.5, 60), (9.0, 900))
     assert metrics.mean_ms(results, migration((0, 1.0, 1.5, 2.0, 2.25, 2.5))) == 30
     assert metrics.mean_ms(results, NO_MIGRATION) is None
+    assert metrics.longest_ms(latency((-3.0, 2900), (-0.5, 700), (1.0, 20), (2.5, 60))) == 700
+    assert metrics.longest_ms(latency((-3.0, 2900))) is None
 
 
 def test_completion_is_from_the_first_switch_to_the_last_install():
@@ -193,11 +187,6 @@ def test_repetitions_are_shown_as_median_and_range():
     found = metrics.over_repetitions(runs)
     assert found["runs"].tolist() == [3, 1]
     assert found.loc[0, ["p99_low_ms", "p99_ms", "p99_high_ms"]].tolist() == [1, 3, 8]
-
-
-def test_a_missing_column_is_named():
-    with pytest.raises(BadInput, match=r"per_second: no column latency_ms; the frame has created_s"):
-        metrics.per_second(pd.DataFrame({"created_s": [1.0]}))
 
 
 def test_a_run_is_summarised():
@@ -282,32 +271,23 @@ def test_the_completion_of_several_migrations_is_the_sum_of_theirs_without_the_p
     assert metrics.completion_s(TWICE, planned((0, 0, 7), (0, 1, 8), (0, 2, 7), (0, 2, 8))) == 11.0, "all of one"
     assert metrics.completion_s(TWICE[:0], PLANNED_TWICE[:0]) is None
     assert metrics.completion_s(TWICE.assign(installed_s=[2, 3, NAN, 12]), PLANNED_TWICE) is None
+    whole = TWICE.assign(aligned_s=TWICE["switched_s"], received_s=TWICE["installed_s"])
+    given = {"load": LOAD, "since_s": -4, "decisions": PLANNED_TWICE}
+    assert metrics.summarise(latency((0.5, 10)), whole, NO_METRICS, **given)["completion_s"] == 3.0
 
 
-def test_migrations_of_two_stages_at_once_are_counted_once():
+def test_units_belong_to_the_migration_of_their_step():
     there = TWICE.assign(stage=1, switched_s=TWICE["switched_s"] + 1, installed_s=TWICE["installed_s"] + 1)
     both = pd.concat([TWICE, there.assign(step=there["step"] + 10)])
     decisions = pd.concat([PLANNED_TWICE, PLANNED_TWICE.assign(stage=1)])
-    assert metrics.completion_s(both, decisions) == 3.0 + 2.0
-
-
-def test_steps_of_a_cancelled_migration_are_not_mistaken_for_those_of_the_next():
-    """A migration is cancelled behind its first step, and the next one moves the others."""
+    assert metrics.completion_s(both, decisions) == 3.0 + 2.0, "two stages at once are counted once"
+    # A migration is cancelled behind its first step, and the next one moves the others.
     made = moves((0, 7, 1.0, 2.0), (1, 9, 10.0, 11.0), (2, 8, 12.0, 13.0))
     decisions = planned((0, 0, 7), (0, 1, 8), (0, 2, 9), (1, 0, 9), (1, 1, 8), (1, -1, 7))
     assert metrics.migration_of(made, decisions).tolist() == [0, 1, 1]
     assert metrics.completion_s(made, decisions) == 1.0 + 3.0
-
-
-def test_units_that_are_written_and_read_again_where_they_are_belong_to_the_migration_of_their_step():
+    # Units are written and read again where they are.
     stayed = moves((0, 5, 1.0, 4.0), (2, 5, 11.0, 14.0)).assign(destination=0)
     made = pd.concat([TWICE, stayed], ignore_index=True)
     assert metrics.migration_of(made, PLANNED_TWICE).tolist() == [0, 0, 1, 1, 0, 1]
     assert metrics.completion_s(made, PLANNED_TWICE) == 3.0 + 3.0
-
-
-def test_a_summary_has_the_completion_without_pauses():
-    columns = {"aligned_s": TWICE["switched_s"], "received_s": TWICE["installed_s"]}
-    given = {"load": LOAD, "since_s": -4, "decisions": PLANNED_TWICE}
-    found = metrics.summarise(latency((0.5, 10)), TWICE.assign(**columns), NO_METRICS, **given)
-    assert found["completion_s"] == 3.0

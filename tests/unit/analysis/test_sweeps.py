@@ -131,11 +131,8 @@ def test_phases_are_stacked_to_the_time_to_the_last_drained_unit():
     assert aside == 2.0
     assert legend(figure)[:7] == ["plan", "prepare", "align", "transfer", "install", "catch up", "copies (beside)"]
     assert len(matched.patches) == len(fluid.patches)
-
-
-def test_panels_of_workloads_are_named_if_there_are_several():
-    figure = sweep_figures.phase_bars([*ROWS, row("fluid", 1000, workload="q5")])
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["workload = micro", "workload = q5"]
+    of_several = sweep_figures.phase_bars([*ROWS, row("fluid", 1000, workload="q5")])
+    assert [ax.get_title(loc="left") for ax in of_several.axes] == ["workload = micro", "workload = q5"]
     assert sweep_figures.phase_bars(ROWS).axes[0].get_title(loc="left") == ""
 
 
@@ -165,6 +162,12 @@ def test_the_ranking_says_who_is_first_and_who_may_be_as_good():
     assert sweeps.ranking([]).empty
 
 
+def test_names_with_numbers_are_in_the_order_of_their_numbers():
+    assert sweeps.in_order("query", ["q11", "q5", "q8"]) == ["q5", "q8", "q11"]
+    assert sweeps.in_order("size", ["all", 16, 4.0, "4x"]) == [4.0, 16, "4x", "all"]
+    assert sweeps.in_order("strategy", ["b", "a", "b"]) == ["b", "a"]
+
+
 def test_a_point_of_which_a_run_was_cut_short_has_no_rank_and_is_named():
     short = row("lazy", 1000, 1.0, recover_s=None, completion_s=None)
     rows = [*repeated("fluid", 1000, 10, 11), row("lazy", 1000, 1.0, 1), short]
@@ -191,9 +194,3 @@ def test_a_run_in_which_nothing_moved_is_first_in_nothing_that_is_of_a_move():
     rows[0]["parameters"]["fault"] = ""
     assert sweeps.ranking(rows, "P99 before (ms)")["label"].tolist() == ["stays", "matched"]
     assert sweeps.ranking_sentences(rows[:1]) == []
-
-
-def test_names_with_numbers_are_in_the_order_of_their_numbers():
-    assert sweeps.in_order("query", ["q11", "q5", "q8"]) == ["q5", "q8", "q11"]
-    assert sweeps.in_order("size", ["all", 16, 4.0, "4x"]) == [4.0, 16, "4x", "all"]
-    assert sweeps.in_order("strategy", ["b", "a", "b"]) == ["b", "a"]

@@ -60,9 +60,6 @@ def test_a_router_makes_ready_to_draw_with_another_skew_only_if_it_comes_to_that
     assert len(made) == 1
     make(later_events=5).sources[0].partition(0)
     assert len(made) == 3
-
-
-def test_keys_that_come_uniformly_do_not_follow_another_skew_later():
     assert make(exist="once used", skew=0).later_events == 0
     with pytest.raises(ValidationError, match="later_events = 500: must be 0 with exist = once used, where keys come"):
         make(exist="once used", skew=0, later_events=500)

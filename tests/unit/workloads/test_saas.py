@@ -110,9 +110,7 @@ def test_a_document_raises_the_alerts_of_the_rules_that_were_there_before_it():
 
 
 def test_a_global_rule_is_for_all_customers_of_the_key_that_its_copy_went_to():
-    told = through(
-        everybody(2, PUBLIC, "public", copy=1), document(1, "public"), document(6, "public"), document(2, "public")
-    )
+    told = through(everybody(2, PUBLIC, "public", copy=1), *(document(customer, "public") for customer in (1, 6, 2)))
     assert told == [(0, 1, [], 0), (1, 2, [2], 1), (1, 3, [2], 1), (1, 1, [], 0)]
 
 

@@ -59,13 +59,11 @@ def test_a_deletion_needs_no_price_and_what_the_exchange_did_is_dropped(tape):
     assert found.orders["deletes"].to_pylist() == [False, True]
     assert found.orders["order"].to_pylist() == [0, 0]
     assert found.seconds == 0.1
-
-
-def test_line_ends_and_a_mark_at_the_beginning_are_no_part_of_the_columns(tmp_path):
-    file = tmp_path / "a.tape"
-    file.write_bytes(f"\ufeff{SHORT}\r\nend\r\n".encode())
-    found = read(str(file))
-    assert (found.bad, found.slices, found.orders.num_rows) == (0, 1, 1)
+    Path(file := tape()).write_bytes(f"\ufeff{SHORT}\r\nend\r\n".encode())
+    found = read(file)
+    assert (found.bad, found.slices, found.orders.num_rows) == (0, 1, 1), (
+        "without line ends and a mark at the beginning"
+    )
 
 
 BAD = {
@@ -90,22 +88,17 @@ def test_a_bad_line_is_counted_and_shown_with_line_column_and_value(tape, column
 
 
 @pytest.mark.parametrize("price", ["0", "0.0000", "1.23456", "1e3", "nan", "-1", "1234567890"])
-def test_what_is_no_price_is_refused(tape, price):
+def test_what_is_no_price_is_refused_and_prices_are_exact(tape, price):
     assert read(tape(full(), full(price=price))).bad == 1
-
-
-@pytest.mark.parametrize("price, units", [("0.0001", 1), ("999999999.9999", 9_999_999_999_999), ("007", 70_000)])
-def test_prices_are_exact(tape, price, units):
-    assert read(tape(full(price=price))).orders["price"].to_pylist() == [units]
+    exact = {"0.0001": 1, "999999999.9999": 9_999_999_999_999, "007": 70_000}
+    assert read(tape(*(full(price=each) for each in exact))).orders["price"].to_pylist() == [*exact.values()]
 
 
 def test_lines_of_another_width_are_bad_and_the_first_whole_line_says_the_form(tape):
     found = read(tape("a|b", SHORT, full(), "end"))
     assert (found.form, found.bad) == ("short", 2)
-    assert [str(line) for line in found.examples] == [
-        "line 1 has 2 columns, expected 8",
-        "line 3 has 23 columns, expected 8",
-    ]
+    told = [str(line) for line in found.examples]
+    assert told == ["line 1 has 2 columns, expected 8", "line 3 has 23 columns, expected 8"]
 
 
 @pytest.mark.parametrize(
@@ -231,21 +224,13 @@ def test_a_tape_that_was_written_has_the_orders_that_were_drawn(tmp_path, form):
 
 def test_the_lines_of_a_tape_tell_what_was_executed():
     places = FORMS["short"].places
-    rows = [
-        line.split("|")
-        for line in write(Stock(securities=5, open_orders=50, resting=0), "short", 2000, 2)
-        if line != "end"
-    ]
-    executed: Counter[str] = Counter()
-    codes: Counter[str] = Counter()
-    for row in rows:
-        order, code, volume = (row[places[name]] for name in ("order", "code", "volume"))
+    lines = write(Stock(securities=5, open_orders=50, resting=0), "short", 2000, 2)
+    executed, codes = Counter(), Counter()
+    for row in (line.split("|") for line in lines if line != "end"):
+        order, code, volume, now = (row[places[name]] for name in ("order", "code", "volume", "executed"))
         codes[code] += 1
-        if code == "X":
-            assert int(row[places["executed"]]) > executed[order]
-        else:
-            assert int(row[places["executed"]]) == executed[order]
-        executed[order] = int(row[places["executed"]])
+        assert int(now) > executed[order] if code == "X" else int(now) == executed[order]
+        executed[order] = int(now)
         assert executed[order] <= int(volume) - (code == "D")
     assert min(codes[code] for code in "AXD") > 100
     assert codes["X"] % 2 == 0
@@ -257,10 +242,8 @@ def test_a_tape_begins_with_the_orders_that_rest_and_they_still_do_at_its_end(tm
     file.write_text("\n".join(write(workload, "full", 2000, 0.5)))
     found = read(str(file))
     assert found.bad == 0 and found.slices > 10 + 600 / 2000 * 20 * 0.5
-    first = found.orders.slice(0, 600).to_pandas()
-    assert first[["buys", "price", "volume", "security", "account"]].equals(
-        resting(workload).to_pandas()[["buys", "price", "volume", "security", "account"]]
-    )
+    first, columns = found.orders.slice(0, 600).to_pandas(), ["buys", "price", "volume", "security", "account"]
+    assert first[columns].equals(resting(workload).to_pandas()[columns])
     assert first["account"].nunique() > 200 and not first["deletes"].any()
     assert waiting(found.orders.slice(0, 600)) == 600
     assert 500 < waiting(found.orders) < 750

@@ -44,14 +44,9 @@ def test_words_are_runs_of_letters_in_lower_case_in_their_order(tmp_path):
 def test_a_file_that_is_no_text_is_refused_with_the_place(tmp_path, content, message):
     file = tmp_path / "a.txt"
     file.write_bytes(content)
-    [source] = make(text=str(file)).sources
-    with pytest.raises(BadInput, match=message):
-        source.require()
-
-
-def test_a_folder_is_no_text(tmp_path):
-    with pytest.raises(BadInput, match=r"cannot be read \(Is a directory\)"):
-        make(text=str(tmp_path)).sources[0].require()
+    for text, words in ((file, message), (tmp_path, r"cannot be read \(Is a directory\)")):
+        with pytest.raises(BadInput, match=words):
+            make(text=str(text)).sources[0].require()
 
 
 def test_a_router_reads_the_whole_text_over_and_over_again():
@@ -171,11 +166,8 @@ def test_a_window_told_before_its_time_is_wrong():
     made = run(workload, frames=9)
     part = next(part for part in made.final if len(part))
     entry = part.iloc[0]
-    early = (
-        made.results[made.results["kind"] == 1]
-        .iloc[[0]]
-        .assign(key=entry["key"], word=entry["words"][0], start=entry["starts"][0], count=entry["counts"][0])
-    )
+    told = {"word": entry["words"][0], "start": entry["starts"][0], "count": entry["counts"][0]}
+    early = made.results[made.results["kind"] == 1].iloc[[0]].assign(key=entry["key"], **told)
     early["t"] = early["start"] + WINDOW_US
     final = [part.drop(index=part.index[0]) if each is part else each for each in made.final]
     found = verdict(workload, made, results=made.results._append(early), final=final)

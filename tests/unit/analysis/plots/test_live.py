@@ -75,6 +75,9 @@ def test_the_last_figure_has_the_slot_of_each_unit_over_time_and_what_was_asked(
     assert [text.get_text() for text in owners.texts] == ["scale 3", "kill"]
     [mesh] = owners.collections
     assert mesh.get_array().reshape(3, 5).tolist() == [[0, 0, 0, 2, 2], [0, 0, 2, 2, 2], [1] * 5]
+    history.add(status(6.0, [0, 0, 1], provisioned=2))
+    [mesh] = exploration(history).axes[-2].collections
+    assert len(set(map(tuple, mesh.to_rgba(range(3))))) == 3, "each slot has its own though the job has fewer by now"
 
 
 def test_what_is_seen_while_something_is_made_of_it_comes_too_late_and_does_no_harm(history):
@@ -89,9 +92,3 @@ def test_what_is_seen_while_something_is_made_of_it_comes_too_late_and_does_no_h
     assert len(history.table()) == 5
     assert len(history.samples) == 6
     assert exploration(history).axes[0].lines[0].get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
-
-
-def test_each_slot_has_a_colour_of_its_own_though_the_job_has_fewer_by_now(history):
-    history.add(status(6.0, [0, 0, 1], provisioned=2))
-    [mesh] = exploration(history).axes[-2].collections
-    assert len(set(map(tuple, mesh.to_rgba(range(3))))) == 3

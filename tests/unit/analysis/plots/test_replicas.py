@@ -99,13 +99,10 @@ def test_what_is_offered_of_a_source_stands_beside_the_latency_of_each_second():
         assert line.get_drawstyle() == "steps-post" and ax.get_ylim()[0] == 0
     assert [ax.get_ylabel() for ax in right] == ["", "offered (events/s)"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["P99", "P50", "rate of control"]
+    steady = staircase_panels({"kazoo": of_seconds([40.0] * 5)}, {"kazoo": {}}, trigger_s=4.0, title="steady")
+    assert [len(ax.lines) for ax in steady.axes] == [2, 0], "only latency, where no rate changes"
     with pytest.raises(BadInput, match="no run given"):
         staircase_panels({}, {}, trigger_s=4.0, title="")
-
-
-def test_without_a_source_whose_rate_changes_there_is_only_latency():
-    figure = staircase_panels({"kazoo": of_seconds([40.0] * 5)}, {"kazoo": {}}, trigger_s=4.0, title="steady")
-    assert [len(ax.lines) for ax in figure.axes] == [2, 0]
 
 
 def test_silence_stands_against_each_cost_that_is_known():

@@ -45,24 +45,26 @@ def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, m
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("time since the trigger (s)", "latency (ms)")
 
 
-def test_faults_are_marked_in_the_panel_of_their_strategy(seconds, migration):
-    runs = {"fluid": (seconds, migration), "lazy": (seconds, None)}
-    figure = timelines.panels(runs, faults={"lazy": [2.5]})
+def test_faults_are_marked_in_the_panel_of_their_strategy_and_each_migration_has_a_shade_of_its_own(seconds, migration):
+    never = migration.iloc[:1].assign(installed_s=np.nan)
+    both = pd.concat([migration, migration + 12, never + 15])
+    figure = timelines.panels({"fluid": (seconds, both), "lazy": (seconds, None)}, faults={"lazy": [2.5]})
     marked = [[line.get_xdata()[0] for line in panel.lines].count(2.5) for panel in figure.axes]
     assert marked == [0, 1]
     assert legend(figure)[-3:] == ["trigger", "migration", "fault"]
+    shades = [(patch.get_x(), patch.get_width()) for patch in figure.axes[0].patches]
+    assert shades == [(0.6, pytest.approx(1.3)), (12.6, pytest.approx(1.3))]
 
 
-def test_a_second_without_results_breaks_the_line(seconds):
-    [ax] = timelines.panels({"fluid": (seconds[seconds["second"] != 1], None)}).axes
+def test_repetitions_show_their_range_and_a_second_without_results_breaks_the_line(seconds):
+    some = seconds[seconds["second"] != 1]
+    both = metrics.over_repetitions([some, some.assign(p99_ms=some["p99_ms"] * 2)])
+    figure = timelines.panels({"fluid": (both, None)})
+    [ax] = figure.axes
+    assert len(ax.collections) == 1 and "P99, range of repetitions" in legend(figure)
     assert np.isnan(ax.lines[1].get_ydata()).sum() == 1
-
-
-def test_repetitions_show_their_range(seconds):
-    other = seconds.assign(p99_ms=seconds["p99_ms"] * 2)
-    figure = timelines.panels({"fluid": (metrics.over_repetitions([seconds, other]), None)})
-    assert len(figure.axes[0].collections) == 1
-    assert "P99, range of repetitions" in legend(figure)
+    one, other = (style.png(timelines.panels({"fluid": (some, None)})) for _ in range(2))
+    assert one.startswith(b"\x89PNG") and one == other, "the same figure gives the same bytes"
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
@@ -80,9 +82,8 @@ def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migr
 
 def test_texts_and_legend_of_the_panels_do_not_overlap(seconds, migration):
     runs = dict.fromkeys(PRESETS[:5], (seconds, migration))
-    figure = timelines.panels(
-        runs, notes=dict.fromkeys(runs, "spike 123 ms · silence 2.3 s · verdict ok"), objective_ms=9
-    )
+    notes = dict.fromkeys(runs, "spike 123 ms · silence 2.3 s · verdict ok")
+    figure = timelines.panels(runs, notes=notes, objective_ms=9)
     figure.canvas.draw()
     shown = [ax for ax in figure.axes if ax.get_visible()]
     boxes = [figure.legends[0].get_window_extent(), figure._suptitle.get_window_extent()]
@@ -92,14 +93,6 @@ def test_texts_and_legend_of_the_panels_do_not_overlap(seconds, migration):
     assert not [box for box in boxes for ax in shown if box.overlaps(ax.get_window_extent().shrunk(0.98, 0.98))]
 
 
-def test_each_migration_has_a_shade_of_its_own(seconds, migration):
-    never = migration.iloc[:1].assign(installed_s=np.nan)
-    both = pd.concat([migration, migration + 12, never + 15])
-    [ax] = timelines.panels({"fluid": (seconds, both)}).axes
-    assert [patch.get_x() for patch in ax.patches] == [0.6, 12.6]
-    assert [patch.get_width() for patch in ax.patches] == pytest.approx([1.3, 1.3])
-
-
 def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
     assert len(timelines.panels({"fluid": (seconds.iloc[:0], migration.iloc[:0])}).axes[0].patches) == 0
     for figure in (timelines.panels, timelines.resource_panels):
@@ -107,11 +100,6 @@ def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
             figure({})
     with pytest.raises(BadInput, match="panels, fluid: no column p99_ms"):
         timelines.panels({"fluid": (seconds.drop(columns="p99_ms"), None)})
-
-
-def test_the_same_figure_gives_the_same_bytes(seconds):
-    one, other = (style.png(timelines.panels({"fluid": (seconds, None)})) for _ in range(2))
-    assert one.startswith(b"\x89PNG") and one == other
 
 
 @pytest.fixture
