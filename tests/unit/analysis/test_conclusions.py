@@ -46,10 +46,13 @@ def test_a_fast_but_wrong_run_wins_nothing():
     assert len(only_bad) == 1 and "2 duplicated" in only_bad[0]
 
 
-def test_ties_are_called_ties():
+def test_ties_are_called_ties_and_a_single_run_does_not_make_alike_what_repeated_ones_tell_apart():
     said = sentences([row("fluid"), row("matched", spike_ms=31.0)])
     assert "The P99 spike is about the same everywhere, 1.6 × its value before at the most." in said
     assert not any("times as" in sentence for sentence in said)
+    known = [("fluid", 1, 40.0), ("fluid", 2, 40.0), ("matched", 1, 70.0), ("matched", 2, 70.0), ("lazy", 1, 75.0)]
+    said = sentences([row(name, parameters={"seed": seed}, silence_ms=ms) for name, seed, ms in known])
+    assert "The longest time without a result is 40 ms with fluid, 70 ms with matched: 1.8 times as long." in said
 
 
 def test_single_runs_that_differ_as_equal_ones_do_are_called_the_same_and_repeated_ones_are_not():
@@ -64,10 +67,14 @@ def test_single_runs_that_differ_as_equal_ones_do_are_called_the_same_and_repeat
     assert any(sentence.endswith("(73 ms): 2.0 times as much.") for sentence in sentences(again))
 
 
-def test_a_spike_below_the_p99_before_is_no_smaller_multiple():
+def test_a_spike_below_the_p99_before_is_no_smaller_multiple_and_without_one_silences_are_compared():
     said = sentences([row("fluid", spike_ms=15.0), row("stop_restart", spike_ms=1200.0)])
     words = "no more than its value before (a spike of 15 ms); stop_restart reached 60 × (1.2 s): 60 times as much."
     assert f"fluid kept the P99 spike at {words}" in said
+    rows = [row(name, p99_ms=None, recover_s=None, silence_ms=ms) for name, ms in (("fluid", 30.0), ("lazy", 400.0))]
+    said = sentences(rows)
+    assert "The longest time without a result is 30 ms with fluid, 400 ms with lazy: 13 times as long." in said
+    assert not any("The load ended" in sentence for sentence in said)
 
 
 @pytest.mark.parametrize(
@@ -102,19 +109,6 @@ def test_who_was_not_seen_to_recover_is_the_best_in_nothing_that_may_not_be_over
     assert not any("spike at" in sentence or "without a result" in sentence for sentence in sentences(rows[:1]))
 
 
-def test_without_a_p99_before_there_was_no_objective_and_silences_are_compared():
-    rows = [row(name, p99_ms=None, recover_s=None, silence_ms=ms) for name, ms in (("fluid", 30.0), ("lazy", 400.0))]
-    said = sentences(rows)
-    assert "The longest time without a result is 30 ms with fluid, 400 ms with lazy: 13 times as long." in said
-    assert not any("The load ended" in sentence for sentence in said)
-
-
-def test_a_single_run_does_not_make_alike_what_repeated_ones_tell_apart():
-    known = [("fluid", 1, 40.0), ("fluid", 2, 40.0), ("matched", 1, 70.0), ("matched", 2, 70.0), ("lazy", 1, 75.0)]
-    said = sentences([row(name, parameters={"seed": seed}, silence_ms=ms) for name, seed, ms in known])
-    assert "The longest time without a result is 40 ms with fluid, 70 ms with matched: 1.8 times as long." in said
-
-
 LAZY, STOP = row("lazy", completion_s=0.1), row("stop_restart", bytes_copied=0)
 COPIED = row("replicated", completion_s=0.15, bytes_copied=3 * 2**20)
 
@@ -146,11 +140,14 @@ def test_who_completes_by_a_change_of_owner_or_has_copied_before_is_named_with_t
     assert any(words in sentence for sentence in sentences(rows))
 
 
-def test_one_strategy_is_described_without_comparison():
+def test_one_strategy_is_described_without_comparison_and_workloads_are_not_compared_with_each_other():
     said = sentences([row("fluid")])
     assert "fluid completed in 3.0 s." in said
     assert not any("times as" in sentence for sentence in said)
     assert sentences([]) == ["There is no run to compare."]
+    said = sentences([row("fluid"), row("fluid", workload="q5", spike_ms=900.0)])
+    assert {sentence.split(":")[0] for sentence in said} == {"keycount", "q5"}
+    assert not any("times as" in sentence for sentence in said)
 
 
 @pytest.mark.parametrize("missing", [None, NAN])
@@ -279,12 +276,6 @@ def test_a_run_without_summary_cannot_be_compared():
         comparison_table([row("fluid", verdict=NAN)])
     with pytest.raises(BadInput, match="no lost"):
         sentences([{name: value for name, value in row("fluid").items() if name != "lost"}])
-
-
-def test_workloads_are_not_compared_with_each_other():
-    said = sentences([row("fluid"), row("fluid", workload="q5", spike_ms=900.0)])
-    assert {sentence.split(":")[0] for sentence in said} == {"keycount", "q5"}
-    assert not any("times as" in sentence for sentence in said)
 
 
 def costs(*of_runs):

@@ -79,11 +79,6 @@ def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_t
     assert metrics.pace(latency(), offered._replace(events=9, unprocessed=6, due=0))["backlog"] == 6
 
 
-def test_the_objective_is_relative_for_a_slow_job_and_absolute_for_a_fast_one():
-    assert metrics.objective_ms(100) == 200
-    assert metrics.objective_ms(5) == 55
-
-
 @pytest.mark.parametrize(
     ("p99", "not_before", "expected"),
     [
@@ -103,12 +98,14 @@ def test_recovery_is_the_end_of_the_last_second_above_the_objective(p99, not_bef
     assert metrics.recover_s(frame.dropna(), 100.0, not_before) == expected
 
 
-def test_the_spike_is_looked_for_between_trigger_and_recovery_only():
+def test_the_spike_is_looked_for_between_trigger_and_recovery_and_the_objective_is_relative_for_a_slow_job_only():
     frame = seconds({-1: 999.0, 0: 10.0, 1: 80.0, 2: 20.0, 3: 700.0})
     assert metrics.spike_ms(frame, 3.0) == 80
     assert metrics.spike_ms(frame, None) == 700
     assert metrics.spike_ms(frame, 0.0) == 10
     assert metrics.spike_ms(seconds({-1: 5.0}), None) is None
+    assert metrics.objective_ms(100) == 200
+    assert metrics.objective_ms(5) == 55
 
 
 @pytest.mark.parametrize(
@@ -150,16 +147,13 @@ def test_phases_of_overlapping_units_end_with_the_last_unit():
     }
 
 
-def test_phases_add_up_to_the_time_to_the_last_drained_unit_whatever_the_overlap():
+def test_phases_add_up_to_the_time_to_the_last_drained_unit_and_one_at_an_unknown_moment_is_unknown():
     random = np.random.default_rng(7)
     rows = [(step, *np.cumsum(random.uniform(0, 1, 5)) + step * random.uniform(0, 3)) for step in (0, 0, 1, 1, 2)]
     frame = migration(*rows)
     found = metrics.phases(frame, planned_s=0.0)
     assert min(found[name] for name in metrics.MOMENT_PHASES) >= 0
     assert sum(found[name] for name in metrics.MOMENT_PHASES) == pytest.approx(frame["drained_s"].max())
-
-
-def test_a_phase_at_an_unknown_moment_is_unknown_and_the_others_are_not():
     found = metrics.phases(migration((0, 1.0, NAN, 2.0, 2.5, 3.0), (0, 1.0, 1.5, 2.0, 2.5, 3.0)))
     assert (found["align"], found["transfer"], found["plan"]) == (None, None, None)
     assert (found["prepare"], found["install"], found["catch_up"]) == (1.0, 0.5, 0.5)
@@ -189,7 +183,7 @@ def test_repetitions_are_shown_as_median_and_range():
     assert found.loc[0, ["p99_low_ms", "p99_ms", "p99_high_ms"]].tolist() == [1, 3, 8]
 
 
-def test_a_run_is_summarised():
+def test_a_run_is_summarised_and_a_spike_below_the_objective_is_still_that_of_the_migration():
     rows = [(t / 10, 10.0) for t in range(-50, 100)] + [(0.5, 800.0), (3.5, 300.0), (20.0, 10.0)]
     memory = pd.DataFrame({"t_s": [0.0], "metric": "rss_mib", "instance": "a", "value": 64.0})
     given = {"since_s": -4, "bytes_minimum": 20, "copy_bytes_per_s": 10, "planned_s": 0.5}
@@ -200,9 +194,6 @@ def test_a_run_is_summarised():
     assert found["silence_ms"] == pytest.approx(10_100)  # between the results of the events at 9.9 and 20
     assert (found["bytes_moved"], found["units_moved"], found["steps"], found["floor_s"]) == (30, 3, 2, 2.0)
     assert (found["events"], found["rate_per_s"], found["peak_rss_mib"]) == (250, 10.0, 64)
-
-
-def test_a_spike_below_the_objective_is_still_the_spike_of_the_migration():
     bump, later = [(3.0 + i / 100, 40.0) for i in range(100)], [(8.0 + i / 100, 45.0) for i in range(100)]
     rows = [(t / 10, 10.0) for t in range(-50, 100)]
     found = metrics.summarise(latency(*rows, *bump, *later), TWO_STEPS, NO_METRICS, load=LOAD, since_s=-4)

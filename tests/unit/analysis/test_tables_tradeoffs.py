@@ -111,16 +111,13 @@ def test_the_sentences_name_the_front_the_beaten_the_floor_and_what_stays():
     ]
 
 
-def test_of_migrations_of_different_amounts_of_state_nobody_beats_another_one():
+def test_of_other_amounts_of_state_nobody_beats_another_one_nor_does_who_has_copied_before_complete_first():
     half = [row("16 groups", 30, 0.12, floor_s=0.12), row("32 groups", 40, 0.15), row("lazy", 20, 0.01)]
     assert tradeoff_sentences(half) == [
         "Their floors differ, by the state that moves or by when that was measured: they are not compared in spike and "
         "completion.",
         "lazy: completion is the change of owner only; state follows later, or stays where it was.",
     ]
-
-
-def test_who_has_copied_before_does_not_complete_first_of_what_moves_everything():
     rows = [row("all_at_once", 600, 0.5), row("replicated", 30, 0.1, bytes_copied=9 * MIB)]
     assert tables.tradeoffs(rows)["copied"].tolist() == [False, True]
     assert tradeoff_sentences(rows)[1:] == [
@@ -129,15 +126,12 @@ def test_who_has_copied_before_does_not_complete_first_of_what_moves_everything(
     ]
 
 
-def test_two_that_nobody_beats_are_a_matter_of_price():
+def test_two_that_nobody_beats_are_a_matter_of_price_and_who_was_not_seen_to_recover_beats_nobody():
     said = tradeoff_sentences([row("fluid", 30, 4.0, floor_s=None), row("all_at_once", 600, 0.5, floor_s=None)])
     assert said == ["all_at_once and fluid: each pays for a lower spike with a later completion."]
     assert tradeoff_sentences([row("fluid", None, 4.0)]) == [
         "No strategy has both a spike and a completion to compare."
     ]
-
-
-def test_a_run_that_was_not_seen_to_recover_beats_nobody_with_a_spike_that_may_not_be_over():
     said = tradeoff_sentences([row("fluid", 30, 4.0, recover_s=None), row("all_at_once", 600, 5.0)])
     assert said == [
         "fluid: not compared in both, as the load ended before all runs were seen to recover.",

@@ -64,13 +64,10 @@ def test_it_finds_what_runs_have_cost():
     assert found.table.loc["for each byte, of both sides' cores", "value"] == pytest.approx(4.0)
 
 
-def test_copies_that_the_first_step_waits_for_are_none_of_the_time_of_a_request():
+def test_waiting_for_copies_is_no_request_and_the_time_of_an_event_that_takes_no_core_makes_rows_no_cheaper():
     moments = LIVE[0].migration[MOMENTS] + 3.0
     late = replace(LIVE[0], copies_first=True, migration=LIVE[0].migration.assign(**moments))
     assert fit([*LIVE, *[late] * 5]).costs.request_s == pytest.approx(TRUE.request_s)
-
-
-def test_the_time_of_an_event_that_takes_no_core_makes_rows_no_cheaper():
     found = fit([replace(each, event_s=TRUE.event_s + 5e-4) for each in LIVE])
     assert found.costs.row_s == pytest.approx(TRUE.row_s)
     assert found.costs.event_s == pytest.approx(TRUE.event_s + 5e-4)

@@ -97,16 +97,13 @@ def measured(strategy, number=0, **parameters):
     return manifest, tables | {"migration": small_store.two_steps(1 + number)}
 
 
-def test_each_run_is_simulated_with_costs_from_runs_of_other_strategies():
+def test_each_run_is_simulated_with_costs_from_runs_of_other_strategies_if_there_are_some():
     runs = {name: [measured(name, number)] for number, name in enumerate(("fluid", "matched", "all_at_once"))}
     found = calibrate(runs).validation.set_index("strategy")
     assert found["held_out"].to_dict() == {name: name for name in runs}
     assert found["completion_s"].tolist() == [1.5, 2.5, 3.5]
     assert (found["simulated_completion_s"] > 0).all()
     assert found["simulated_bytes_moved"].tolist() == pytest.approx([400_000] * 3)
-
-
-def test_without_others_it_says_that_nothing_was_held_out():
     found = calibrate({"fluid": [measured("fluid")], "stop_restart": [measured("stop_restart", 1)]})
     assert found.validation["held_out"].tolist() == ["", ""]
     assert found.validation["simulated_completion_s"].isna().tolist() == [False, True]

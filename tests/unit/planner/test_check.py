@@ -117,14 +117,11 @@ def test_a_batch_of_ones_own_may_have_a_size(registered, monkeypatch):
 # -- phases ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_holds_in_every_phase():
+def test_a_change_holds_in_every_phase_each_of_which_may_change_the_mode_too():
     dynamic = change(strategies.get("spacker_dynamic"), {"batch": "per_source", "size": 2, "gate": "slots"})
     assert [dynamic.phase(n).size for n in range(4)] == [2, 2, 2, 2]
     assert [dynamic.phase(n).replicate for n in range(4)] == [0, 2, 2, 2]
     assert all(dynamic.phase(n).mode.gate == "slots" for n in range(4))
-
-
-def test_a_phase_may_change_the_mode_too():
     phased = replace(PLAIN, phases=({}, {"transfer": "fetch", "order": "access"}))
     check(phased)
     assert [phased.phase(n).mode.transfer for n in range(3)] == ["push", "fetch", "fetch"]

@@ -73,13 +73,10 @@ def test_a_plan_that_breaks_an_invariant_is_rejected_by_name(steps, message):
         plan_of(*steps)
 
 
-def test_a_step_above_the_cap_is_rejected():
+def test_a_step_above_the_cap_is_rejected_and_a_query_that_is_stopped_is_stopped_once():
     assert plan_of(step((1, 0, 1), (3, 1, 2)), cap=2).moves == 2
     with pytest.raises(PlanRejected, match="step 0 moves 2 units: cap = 1"):
         plan_of(step((1, 0, 1), (3, 1, 2)), cap=1)
-
-
-def test_a_query_that_is_stopped_is_stopped_once():
     stopped = {"mode": Mode(gate="query")}
     assert plan_of(step((1, 0, 1), (3, 1, 2)), **stopped).moves == 2
     with pytest.raises(PlanRejected, match="step 1: a query that is stopped moves everything in step 0"):

@@ -46,20 +46,17 @@ def test_bins_are_copied_by_their_group():
     assert copies(plan) == [(0, 0, 2), (1, 0, 2), (4, 0, 3), (5, 0, 3), (8, 2, 5), (9, 2, 5)]
 
 
-def test_a_ring_copies_to_the_next_slot_that_owns_units():
+def test_a_ring_copies_to_the_next_slot_that_owns_units_if_there_is_one():
     plan = plan_of(replicate=1, holders="ring")
     assert copies(plan) == [(0, 0, 2), (1, 0, 2), (2, 0, 2), (4, 2, 5), (5, 5, 0)]
     assert refusals(plan) == dict.fromkeys((1, 2), "copied to slot 2, next of the ring, which is not its destination 3")
+    alone = Assignment.contiguous(2, 1)
+    plan = make_plan(strategies.get("rhino"), alone, Assignment(1, (SlotId(0), SlotId(1))))
+    assert copies(plan) == []
+    assert refusals(plan) == {1: "not copied: slot 0 owns every unit, so the ring has no other slot"}
 
 
 def test_a_ring_that_is_copied_all_the_time_has_the_units_too_that_turn_out_to_stay():
     plan = plan_of(replicate=3, holders="ring", copies="periodic")
     assert copies(plan) == [(0, 0, 2), (3, 2, 5)]
     assert refusals(plan).keys() == {1, 2, 4, 5}
-
-
-def test_a_ring_of_one_slot_has_nobody_to_copy_to():
-    alone = Assignment.contiguous(2, 1)
-    plan = make_plan(strategies.get("rhino"), alone, Assignment(1, (SlotId(0), SlotId(1))))
-    assert copies(plan) == []
-    assert refusals(plan) == {1: "not copied: slot 0 owns every unit, so the ring has no other slot"}

@@ -106,16 +106,15 @@ def elsewhere(monkeypatch):
     monkeypatch.setattr(module, "_of_machine", module._of_machine.__wrapped__)
 
 
-def test_the_names_of_this_machine_and_of_its_user_go(elsewhere, monkeypatch):
+def test_the_names_of_this_machine_and_of_its_user_go_but_not_ours_that_the_user_of_the_image_has(
+    elsewhere, monkeypatch
+):
     monkeypatch.setattr(socket, "gethostname", lambda: "ada-laptop.home")
     monkeypatch.setattr(getpass, "getuser", lambda: "ada")
     assert anonymous("ada at ada-laptop, ada-laptop.home") == "<user> at <host>, <host>"
     assert anonymous("adamant") == "adamant"
     assert anonymous("see /home/ada/x.csv, '/home/ada/My Tapes/a.csv'") == "see <path>, '<path>'"
     assert anonymous_all({"ada": ["ada", 3, {"x": None}]}) == {"ada": ["<user>", 3, {"x": None}]}
-
-
-def test_the_user_of_the_image_does_not_take_our_name_out_of_all_texts(elsewhere, monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: "keyshift")
     assert anonymous("`keyshift up`, keyshift 0.1.0") == "`keyshift up`, keyshift 0.1.0"
 

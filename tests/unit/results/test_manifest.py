@@ -34,12 +34,9 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return raw
 
 
-def test_the_published_schema_is_up_to_date():
+def test_a_stored_manifest_satisfies_the_published_schema_which_is_up_to_date():
     published = json.loads((DOCS / "manifest.schema.json").read_text())
     assert published == m.json_schema(), "write json_schema() to docs/manifest.schema.json"
-
-
-def test_a_stored_manifest_satisfies_the_published_schema():
     stored = m.validate(good()).model_dump(mode="json")
     jsonschema.Draft202012Validator(m.json_schema()).validate(stored)
     with pytest.raises(jsonschema.ValidationError):
@@ -120,14 +117,11 @@ def test_a_manifest_that_contradicts_itself_is_refused(path, value):
         m.validate(changed(path, value))
 
 
-def test_a_run_that_died_has_an_error_and_no_summary():
+def test_a_run_that_died_has_an_error_and_no_summary_and_a_wrong_one_is_stored_as_bad():
     died = good() | {"status": "died", "error": "Kafka went away", "summary": None, "verdict": None}
     assert m.validate(died).error == "Kafka went away"
     with pytest.raises(KeyshiftError, match="died has an error"):
         m.validate(died | {"error": None})
-
-
-def test_a_wrong_run_is_stored_as_bad():
     raw = changed("verdict.lost", 2)
     raw["summary"] |= {"lost": 2, "verdict": "bad"}
     assert m.validate(raw | {"status": "bad"}).verdict.ok is False

@@ -30,18 +30,15 @@ def elements(page):
     return found
 
 
-def test_everything_is_inside(elements):
-    assert not {"script", "img", "link", "iframe"} & elements.count.keys()
-    assert all(link.startswith("#") and link[1:] in elements.ids for link in elements.links)
-
-
-def test_each_run_has_its_figures_and_the_index_leads_to_it(page, elements):
+def test_each_run_has_its_figures_which_are_inside_and_the_index_leads_to_it(page, elements):
     assert elements.count["svg"] == 1 + 3 * 5, "Pareto, then five of each run that ended"
     assert elements.count["h2"] == 1 + 4
     for name in ("fluid", "matched", "lazy", "rhino"):
         assert re.search(rf'href="#(2026\S+-{name}-\w+)"', page)[1] in elements.ids
     assert "lazy is not correct (1 lost): it is left out of the comparison." in page
     assert 'class="died">Kafka at &lt;address&gt; went away' in page
+    assert not {"script", "img", "link", "iframe"} & elements.count.keys()
+    assert all(link.startswith("#") and link[1:] in elements.ids for link in elements.links)
 
 
 @pytest.mark.parametrize(
@@ -74,14 +71,11 @@ def test_the_tail_is_of_results_behind_the_warm_up():
     assert report(store, [within]).count("<svg") == 4, "one that ended in its warm-up has no distribution"
 
 
-def test_parameters_versions_and_verdict_are_there(page):
+def test_parameters_versions_and_verdict_are_there_and_nothing_tells_whose_machine_it_was(page):
     for text in ("pyspark", "4.3.0", "1 lost", "P99 spike (ms)", "2 × some, 100 MiB"):
         assert text in page
     assert "<td>2000.0</td>" in page
     assert "&lt;b&gt;counter" in page, "what is no HTML is shown as it is"
-
-
-def test_nothing_tells_whose_machine_it_was(page):
     for text in ("10.1.2.3", "/home", r"\bada\b", "moby", ":6379", ":7077"):
         assert not re.search(text, page), text
     assert "the query died (java.io.IOException: no route to &lt;address&gt;, see &lt;path&gt;)" in page

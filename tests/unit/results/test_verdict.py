@@ -63,14 +63,11 @@ def test_two_results_of_a_key_swapped_within_a_record_are_reordered(run):
     only(verdict(run, run.results.loc[order]), reordered=1)
 
 
-def test_a_result_under_a_version_nobody_published_is_foreign(run):
+def test_a_result_of_who_is_not_the_owner_is_foreign(run):
     results = run.results.copy()
     last = results.groupby(["router", "key"]).tail(1).index[0]
     results.loc[last, "version"] = 99
     only(verdict(run, results), foreign=1)
-
-
-def test_a_result_by_the_owner_of_another_version_is_foreign(run):
     results = run.results.copy()
     before, after = (a.slot_of[WORKLOAD.units[results["key"]]] for a in run.assignments)
     moved = results.index[(results["version"] == 2) & (before != after)][-1]

@@ -90,16 +90,13 @@ def ids(made):
     return {e.id for e in made.executions}
 
 
-def test_the_order_of_names_the_words_of_the_notebook_and_other_executions_leave_an_execution_the_same(folder):
+def test_what_does_not_change_an_execution_leaves_it_the_same(folder):
     before = prepared(folder, "parameters: {seed: 7, bytes: 32}\ngrid: {skew: [0, 0.8]}")
     write_notebook(folder / "notebooks" / "load.ipynb", words="# Better words")
     after = prepared(
         folder, "grid: {skew: [1, 0.8, 0]}\nparameters: {bytes: 32, seed: 7}\nrepetitions: 2", name="other"
     )
     assert ids(before) < ids(after)
-
-
-def test_an_id_does_not_change_with_time_or_machine(folder):
     assert [e.id for e in prepared(folder, "parameters: {seed: 7}").executions] == ["b027c570bfa8806a"]
 
 
@@ -394,15 +391,14 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_value(folder, text, 
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(BadInput, match=r"nowhere.yaml' cannot be read: No such file"):
-        load_batch(tmp_path / "nowhere.yaml")
-
-
-def test_more_executions_than_anybody_wants_are_refused_without_making_them(folder):
+def test_more_executions_than_anybody_wants_are_refused_without_making_them_and_a_missing_file_is_named(
+    folder, tmp_path
+):
     values = list(range(1000))
     with pytest.raises(BadInput, match="1000000000 executions; at most 10000"):
         prepared(folder, f"grid: {{skew: {values}, bytes: {values}, seed: {values}}}")
+    with pytest.raises(BadInput, match=r"nowhere.yaml' cannot be read: No such file"):
+        load_batch(tmp_path / "nowhere.yaml")
 
 
 # --- the samples

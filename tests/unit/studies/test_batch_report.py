@@ -56,7 +56,7 @@ def page(folder):
     return batch_report("all small sets", batches, bench.records)
 
 
-def test_every_execution_has_its_verdict_parameters_figures_and_conclusion(page):
+def test_every_execution_has_its_verdict_parameters_figures_and_conclusion_and_what_is_missing_is_told(page):
     assert "3 of 4 executions of 2 batches have ended." in page
     assert page.count(f'src="data:image/png;base64,{PNG}"') == 3
     assert "<li>with 0.25 &lt; 1</li><li>at &lt;path&gt;</li>" in page
@@ -64,9 +64,6 @@ def test_every_execution_has_its_verdict_parameters_figures_and_conclusion(page)
     assert "<th>skew</th><td>0.25</td>" in page
     assert [page.count(f'<h2 id="{name}">') for name in ("first-small", "second-small")] == [1, 1]
     assert "<script" not in page and "http" not in page, "it is of itself alone"
-
-
-def test_what_is_missing_is_told_line_by_line(page):
     gaps = page.partition("What is missing")[2].partition("</ul>")[0]
     lines = [line.partition("</li>")[0] for line in gaps.split("<li>")[1:]]
     assert lines == [

@@ -139,14 +139,11 @@ def test_a_value_of_another_kind_is_named_before_anything_is_started(tmp_path, g
         checked_parameters(tmp_path / "wants.ipynb", {"names": ["b"]}, given)
 
 
-def test_a_number_is_a_text_where_one_is_wanted_and_whole_where_it_has_to_be(tmp_path):
+def test_a_number_is_a_text_or_whole_where_that_is_wanted_and_a_name_that_the_store_could_not_keep_is_refused(tmp_path):
     nbformat.write(WANTS, tmp_path / "wants.ipynb")
     given = named_values(["like=20260101", "keys=1e6", "rate=5", "fast=False", "seed=None"])
     [taken] = checked_parameters(tmp_path / "wants.ipynb", given)
     assert repr(taken) == "{'like': '20260101', 'keys': 1000000, 'rate': 5, 'fast': False, 'seed': None}"
-
-
-def test_a_notebook_that_the_store_could_not_keep_is_refused_before_anything_is_started(tmp_path):
     nbformat.write(WANTS, tmp_path / "my notebook.ipynb")
     with pytest.raises(BadInput, match=r"notebook 'my notebook.ipynb': use letters, digits"):
         checked_parameters(tmp_path / "my notebook.ipynb")

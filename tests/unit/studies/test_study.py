@@ -220,13 +220,10 @@ def test_what_is_offered_is_told_of_sources_whose_rate_changes_in_measured_time(
     }
 
 
-def test_effective_parameters_are_those_that_differ_from_the_defaults_or_among_points(lab):
+def test_effective_parameters_are_those_that_differ_from_the_defaults_of_a_point_or_among_points(lab):
     table = measure(named(["fluid", "lazy"]), {"rate": 10.0, "keys": 20_000}).effective()
     assert set(table.index) == {"rate", "strategy"}, "keys are as many as by default"
     assert list(table.loc["strategy"]) == ["fluid", "lazy"]
-
-
-def test_what_a_workload_and_a_backend_have_of_their_own_is_left_at_its_default_too(lab):
     points = {"words": {"workload": "wordcount"}, "bids": {"workload": "nexmark"}, "q8": {"workload": "nexmark"}}
     points["q8"] |= {"query": "q8", "backend": "rocksdb"}
     study = measure(points)

@@ -77,12 +77,15 @@ def test_at_other_times_all_that_are_points_in_time_move_and_nothing_else(worklo
             assert distance[0].null_count < 200, "there are some"
 
 
-def test_what_the_published_times_of_each_workload_are():
+def test_the_published_times_are_those_of_two_workloads_and_a_source_that_says_nothing_depends_on_all_parameters():
     named = {workload.name: [source.times for source in workload.sources] for workload in KNOWN}
     assert {name: times for name, times in named.items() if any(times)} == {
         "windowcount": [("at",)],
         "nexmark": [("at", "expires")],
     }
+    silent = with_sources(KeyCount, lambda plain: [Source(plain.name, plain.schema, plain.partition)])
+    workload = silent(**KEYCOUNT)
+    assert parameters_of(workload).keys() == workload.model_dump().keys() - {"bins"}
 
 
 def others(workload):
@@ -118,12 +121,6 @@ def test_the_parameters_of_a_file_are_the_seed_and_some_others(workload):
     assert kept.items() <= workload.model_dump(mode="json").items()
     assert kept["seed"] == 5 and len(kept) > 1 and "bins" not in kept
     assert not any(isinstance(value, BaseModel | NoneType) for value in kept.values())
-
-
-def test_a_source_that_says_nothing_depends_on_all_parameters():
-    silent = with_sources(KeyCount, lambda plain: [Source(plain.name, plain.schema, plain.partition)])
-    workload = silent(**KEYCOUNT)
-    assert parameters_of(workload).keys() == workload.model_dump().keys() - {"bins"}
 
 
 def test_other_tools_read_the_columns(path):
@@ -162,13 +159,18 @@ def test_little_of_a_large_row_group_is_read_at_once(path, monkeypatch):
     assert read == [READ_EVENTS] * 3
 
 
-def test_behind_the_last_event_there_is_a_line_and_no_event(path):
+def test_behind_the_last_event_there_is_a_line_and_no_event_and_too_few_are_counted(path):
     workload = KeyCount(**KEYCOUNT)
     write(path, workload, events=50)
     partition = EventFile(str(path)).partition(workload.sources[0], 1)
     partition.take(np.zeros(40, np.int64))
     with pytest.raises(BadInput, match="partition 1 of source events is over, and 3 more of its events are due"):
         partition.take(np.zeros(13, np.int64))
+    write(path, KeyCount(**KEYCOUNT), events=200)
+    file = EventFile(str(path))
+    file.require_enough("events", [200, 200])
+    with pytest.raises(BadInput, match=r"200 events in partition 1 of source events, .* needs 201 there, 401 in all"):
+        file.require_enough("events", [200, 201])
 
 
 def test_a_damaged_page_is_told_and_not_offered(path):
@@ -281,14 +283,6 @@ def test_of_texts_that_are_no_files_all_is_compared(path):
     write(path, labelled(**KEYCOUNT))
     EventFile(str(path)).require(labelled(**KEYCOUNT), {"events": 2})
     refused(path, "events of label = a/x, and the run has b/x; set label=a/x", labelled(**KEYCOUNT, label="b/x"))
-
-
-def test_too_few_events_are_counted(path):
-    write(path, KeyCount(**KEYCOUNT), events=200)
-    file = EventFile(str(path))
-    file.require_enough("events", [200, 200])
-    with pytest.raises(BadInput, match=r"200 events in partition 1 of source events, .* needs 201 there, 401 in all"):
-        file.require_enough("events", [200, 201])
 
 
 # -- own events --------------------------------------------------------------------------------------------------------

@@ -88,16 +88,13 @@ def test_a_result_with_another_count_or_stamp_is_wrong(writes, column, by):
     assert any(f"router {where.router} offset {where.offset} position {where.position}" in line for line in found)
 
 
-def test_a_read_that_falls_behind_a_write_of_its_router_is_wrong():
+def test_a_read_or_a_write_that_falls_behind_the_other_of_its_router_is_wrong():
     workload = make(keys=1, key_groups=1, active_share=1.0)
     made = run(workload, (1,), routers=1)
     last = made.results.index[-1]
     made.events.loc[made.events.index[-1], "writes"] = False
     made.results.loc[last, ["count", "stamp"]] = 3
     assert any("had left behind" in line for line in wrong(workload, made))
-
-
-def test_a_write_that_falls_behind_a_read_of_its_router_is_wrong():
     workload = make(keys=1, key_groups=1, active_share=1.0)
     made = run(workload, (1,), routers=2, frames=2, events_per_frame=1)
     made.events["writes"] = (made.events["router"] == 1) | (made.events["offset"] == 1)

@@ -45,13 +45,10 @@ def of_kind(events, kind) -> pd.DataFrame:
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
-def test_of_fifty_events_one_is_a_person_three_are_auctions_and_the_others_bids():
+def test_of_fifty_events_one_is_a_person_three_are_auctions_the_others_bids_and_each_has_its_fields():
     kinds = taken(5000)["kind"].to_numpy()
     assert np.bincount(kinds).tolist() == [100, 300, 4600]
     assert (kinds.reshape(-1, 50) == kinds[:50]).all()
-
-
-def test_each_kind_has_its_fields_and_no_others():
     events = taken(500)
     shared = {"t", "at", "kind", "extra"}
     has = {

@@ -94,11 +94,17 @@ def test_what_is_no_price_is_refused_and_prices_are_exact(tape, price):
     assert read(tape(*(full(price=each) for each in exact))).orders["price"].to_pylist() == [*exact.values()]
 
 
-def test_lines_of_another_width_are_bad_and_the_first_whole_line_says_the_form(tape):
+def test_lines_of_another_width_are_bad_and_bad_lines_stop_everything_or_are_skipped_and_told(tape, capsys):
     found = read(tape("a|b", SHORT, full(), "end"))
     assert (found.form, found.bad) == ("short", 2)
     told = [str(line) for line in found.examples]
     assert told == ["line 1 has 2 columns, expected 8", "line 3 has 23 columns, expected 8"]
+    file = tape(SHORT, SHORT.replace("B", "Q"), "nonsense", SHORT)
+    with pytest.raises(BadInput, match=r"2 of 4 lines cannot be read; the first: line 2 has 'Q' in column 7, side"):
+        make_spec({"workload": "stock", "tape": file})
+    workload = make_spec({"workload": "stock", "tape": file, "on_bad_line": "skip"}).workload
+    assert "tape a.tape: 2 of 4 lines cannot be read and are left out" in capsys.readouterr().err
+    assert workload.read_tape.orders.num_rows == 2
 
 
 @pytest.mark.parametrize(
@@ -117,15 +123,6 @@ def test_a_file_that_is_no_tape_is_refused(tmp_path, content, words):
     file.write_bytes(content)
     with pytest.raises(BadInput, match=words):
         read(str(file))
-
-
-def test_bad_lines_stop_everything_or_are_skipped_and_told(tape, capsys):
-    file = tape(SHORT, SHORT.replace("B", "Q"), "nonsense", SHORT)
-    with pytest.raises(BadInput, match=r"2 of 4 lines cannot be read; the first: line 2 has 'Q' in column 7, side"):
-        make_spec({"workload": "stock", "tape": file})
-    workload = make_spec({"workload": "stock", "tape": file, "on_bad_line": "skip"}).workload
-    assert "tape a.tape: 2 of 4 lines cannot be read and are left out" in capsys.readouterr().err
-    assert workload.read_tape.orders.num_rows == 2
 
 
 def test_books_of_accounts_need_a_tape_with_accounts(tape):

@@ -104,15 +104,12 @@ def test_a_window_counts_its_events_and_fires_once_when_the_watermark_passes_its
     assert before_the_epoch == [(-20, False, 1, 1), (0, False, 1, 0)]
 
 
-def test_an_event_behind_the_watermark_less_the_lag_is_late_and_changes_nothing():
+def test_an_event_behind_the_watermark_of_its_place_less_the_lag_is_late_and_changes_nothing():
     unit = OneUnit(idle_ms=0)
     assert unit.process(112, (1, 112, 102)) == [(100, False, 1, 10)]
     assert unit.process(112, (1, 112, 101.999)) == [(100, True, 0, 0)]  # although its window is still open
     assert unit.process(112, (2, 112, 50)) == [(40, True, 0, 0)]
     assert unit.advance(130, 0) == [(WINDOW, 1, 100, 1)]
-
-
-def test_a_queued_record_meets_the_watermark_of_its_place_in_the_queue():
     # The slot is at 200, but the record was queued when it was at 110: the window is not closed before the record.
     unit = OneUnit(idle_ms=0)
     assert unit.advance(110, 500) == []
@@ -185,13 +182,10 @@ def test_lost_results_alone_are_not_wrong_as_they_are_counted_elsewhere(data):
 # What is wrong is found by checks that tests/unit/results/test_verdict_checks.py takes away, one by one.
 
 
-def test_a_run_has_results_of_all_kinds_and_windows_left_so_that_this_shows_something():
+def test_a_run_has_results_of_all_kinds_so_that_this_shows_something_and_a_timer_at_the_very_moment_is_right():
     made = plain()
     assert made.results.groupby(["kind", "late"]).size().min() > 20
     assert sum(part["starts"].str.len().sum() for part in made.final) > 10
-
-
-def test_a_timer_that_fires_at_the_very_moment_is_right():
     made = plain()
     row = made.results.index[made.results["kind"] == IDLE][0]
     made.results.loc[row, "clock"] = made.results.loc[row, "t"]

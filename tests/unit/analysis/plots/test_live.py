@@ -33,15 +33,12 @@ def history():
     return history
 
 
-def test_a_row_for_each_look_and_how_many_units_have_moved_since_the_one_before(history):
+def test_what_was_seen_has_a_row_for_each_look_and_is_said_with_what_was_asked(history):
     table = history.table()
     assert table["moved"].tolist() == [0, 0, 1, 1, 0]
     assert table["queue_mib"].tolist() == [0, 0, 3, 0, 0]
     assert math.isnan(table["p99_ms"][0]) and table["p99_ms"].tolist()[1:] == [10, 40, 20, 30]
     assert history.samples[3].owners["counter"] is history.samples[4].owners["counter"], "kept once while nothing moves"
-
-
-def test_what_was_asked_and_what_came_of_it_is_said(history):
     begin, scale, kill = exploration_sentences(history)
     assert begin == "**the beginning** at 1 s: no unit moved; median of the P99 10 ms, at most 10 ms"
     words = "2 units moved, the last seen 2.0 s later; median of the P99 30 ms, at most 40 ms"

@@ -33,14 +33,11 @@ def test_a_step_lasts_as_long_as_agreeing_on_it_and_its_busiest_destination_and_
     assert once(Mode(gate="query"))["end_s"].max() == 56.0, "down as long as the model says"
 
 
-def test_of_a_unit_whose_copy_is_at_its_destination_only_the_dirty_part_travels():
+def test_what_travels_of_a_copied_unit_is_the_dirty_part_and_of_one_that_records_ask_for_nothing():
     copies = [Move(0, 0, 2), Move(3, 1, 2)]  # that of unit 3 is at another slot
     delta = plans.modelled([Step(MOVES)], BYTES, MODEL, copies)
     assert delta["bytes"].tolist() == [10.0, 200.0, 300.0, 400.0]
     assert plans.modelled([Step(MOVES)], BYTES, MODEL, copies, whole=True)["bytes"].tolist() == BYTES
-
-
-def test_where_only_a_record_makes_state_move_the_step_is_the_change_of_owner():
     frame = once(Mode(transfer="access", background=False))
     assert frame["asked_for"].all()
     assert frame["bytes"].sum() == 0
@@ -71,7 +68,7 @@ def test_the_table_tells_what_the_plans_differ_in():
     assert "copied before (MiB)" not in plans.plan_table({"once": once()})
 
 
-def test_the_sentences_follow_from_the_plans():
+def test_the_sentences_follow_from_the_plans_and_matched_makes_the_fewest_steps():
     lazy = once(Mode(transfer="access", background=False))
     said = plans.plan_sentences({"once": once(), "gated": once(Mode(gate="slots")), "one": one_by_one(), "lazy": lazy})
     assert said == [
@@ -83,9 +80,6 @@ def test_the_sentences_follow_from_the_plans():
         "lazy: only owners change with the plan; state comes when a record asks for it.",
     ]
     assert plans.plan_sentences({"empty": plans.modelled([], BYTES, MODEL)}) == ["Nothing has to move."]
-
-
-def test_matched_is_said_to_make_the_fewest_steps():
     here = Assignment.contiguous(32, 3)
     made = make_plan(strategies.get("matched"), here, targets.scale(here, 5))
     (said,) = plans.plan_sentences({"matched": plans.modelled(made.steps, [1.0] * 32, MODEL)})

@@ -65,7 +65,7 @@ def test_strategies_with_the_same_line_stay_apart_for_a_reader_who_cannot_see_gr
             assert np.linalg.norm(seen(one) - seen(other)) > 15, (one, other)
 
 
-def test_points_of_one_s_own_never_look_alike_in_one_figure():
+def test_points_never_look_alike_in_one_figure_and_those_of_one_strategy_have_its_colour():
     names = [f"chunk {number}" for number in range(30)]
     alone = {style.style_of(name)[:3] for name in names}
     drawn = style.styles([*names, "fluid"])
@@ -75,9 +75,6 @@ def test_points_of_one_s_own_never_look_alike_in_one_figure():
     assert len({style.styles(names[:5])[name].colour for name in names[:5]}) == 5, "bars have no markers"
     assert [look.label for look in drawn.values()] == [*names, "fluid"]
     assert drawn["fluid"] == style.style_of("fluid")
-
-
-def test_points_of_one_strategy_have_its_colour_and_never_look_alike_in_one_figure():
     names = ["fluid", *(f"q{number}, fluid" for number in range(9)), "matched", "kazoo"]
     drawn = style.styles(names)
     assert len({(look.colour, look.marker) for look in drawn.values()}) == len(names)
@@ -150,14 +147,11 @@ def test_the_pareto_figure_names_whom_it_cannot_draw_and_whose_state_stays():
     assert len([line for line in ax.lines if len(line.get_xdata()) == 1]) == 1
 
 
-def test_points_of_one_strategy_are_told_apart_by_their_parameters():
+def test_points_of_one_strategy_are_told_apart_and_one_that_was_not_seen_to_recover_is_marked_and_not_on_the_front():
     ax = figures.pareto(costs(*(("fluid", 9.0, size, {"parameters": {"size": size}}) for size in (1, 2))))
     assert legend_of(ax.get_legend())[:2] == ["fluid (size=1)", "fluid (size=2)"]
     one, other = ax.get_legend().legend_handles[:2]
     assert (one.get_color(), one.get_marker()) != (other.get_color(), other.get_marker())
-
-
-def test_a_point_that_was_not_seen_to_recover_is_marked_and_not_on_the_front():
     ax = figures.pareto(costs(("fluid", 30.0, 4.0, {"recover_s": None}), ("lazy", 90.0, 0.1), ("matched", 60.0, 2.0)))
     assert {"fluid †", "lazy *", "matched", "† load ended before recovery"} <= set(legend_of(ax.get_legend()))
     (ribbon,) = (line for line in ax.lines if line.get_linewidth() == 6)

@@ -128,15 +128,12 @@ def test_throughput_has_a_panel_per_run_with_migration_and_fault(tables, count):
     assert legend(figure) == ["trigger", "migration", "fault"]
 
 
-def test_resources_have_their_units_and_a_total(tables):
+def test_resources_have_their_units_and_a_total_and_processes_are_told_apart(tables):
     figure = timelines.resource_panels({"fluid": tables, "matched": tables})
     assert [ax.get_ylabel() for ax in figure.axes[::2]] == ["CPU (%)", "RSS (MiB)"]
     totals = [next(line for line in ax.lines if line.get_color() == "#000000") for ax in figure.axes]
     assert [line.get_ydata()[0] for line in totals] == [100, 100, 1000, 1000]
     assert figure.axes[0].get_ylim()[1] > 100
-
-
-def test_processes_of_replicas_and_pods_are_told_apart(tables):
     names = [f"replica {number}" for number in range(6)]
     cpu = [tables["metrics"].query("instance == 'spark_jvm'").assign(instance=name) for name in names]
     figure = timelines.resource_panels({"kazoo": tables | {"metrics": pd.concat([tables["metrics"], *cpu])}})
