@@ -51,15 +51,12 @@ def test_progress_is_told_to_who_waits_and_does_not_stay_in_the_copy(executed):
     assert "second 2</pre>" not in page
 
 
-def test_a_cell_that_fails_says_why_and_nothing_else(executed):
+def test_a_cell_that_fails_says_why_and_nothing_else_and_standard_error_reaches_who_waits(executed):
     done, outputs, told = executed(TELL + "    raise ValueError('no room')")
     assert "ValueError: no room" in done.error
     assert "second 2" in told
     assert [output["output_type"] for output in outputs] == ["display_data", "stream", "error"]
     assert outputs[0]["data"] == {"text/plain": ""}
-
-
-def test_what_a_program_says_on_standard_error_still_reaches_who_waits(executed):
     _, outputs, told = executed("import sys; _ = sys.stderr.write('take care\\n')")
     assert told == "take care\n"
     assert [output["text"] for output in outputs] == ["take care\n"]

@@ -37,13 +37,17 @@ def test_the_conclusion_follows_from_the_numbers():
     ]
 
 
-def test_a_fast_but_wrong_run_wins_nothing():
+def test_a_fast_but_wrong_run_wins_nothing_and_one_without_summary_cannot_be_compared():
     said = " ".join(sentences([row("fluid", verdict="bad", lost=3, wrong=1, spike_ms=1.0), row("matched")]))
     assert "fluid is not correct (3 lost, 1 wrong)" in said
     assert "matched kept the P99 spike at 1.5 × its value before (a spike of 30 ms)" in said
     assert "fluid kept" not in said and "fluid completed" not in said
     only_bad = sentences([row("fluid", verdict="bad", duplicated=2)])
     assert len(only_bad) == 1 and "2 duplicated" in only_bad[0]
+    with pytest.raises(BadInput, match=r"verdict nan.*did not end"):
+        comparison_table([row("fluid", verdict=NAN)])
+    with pytest.raises(BadInput, match="no lost"):
+        sentences([{name: value for name, value in row("fluid").items() if name != "lost"}])
 
 
 def test_ties_are_called_ties_and_a_single_run_does_not_make_alike_what_repeated_ones_tell_apart():
@@ -181,15 +185,13 @@ def test_nothing_is_said_or_missing_of_what_was_not_to_happen(happens, said_of):
     assert [name for name, line in lines.items() if line in said] == said_of
 
 
-def test_a_point_in_which_nothing_can_move_is_compared_with_none():
+def test_a_point_in_which_nothing_can_or_had_to_move_wins_nothing():
     still = row("no_support", parameters={"seed": 1, "trigger": "none"}, spike_ms=21.0, silence_ms=1.0)
     said = sentences([still | {"completion_s": None, "recover_s": None}, row("fluid"), row("lazy", spike_ms=90.0)])
     assert said[0].startswith("All 3 runs are correct")
     assert not any("no_support" in sentence for sentence in said), said
     assert any(sentence.startswith("fluid kept the P99 spike at 1.5") for sentence in said)
 
-
-def test_a_point_in_which_nothing_had_to_move_wins_nothing():
     def scaled(name, seed=1, **values):
         return row(name, parameters={"seed": seed, "trigger": "scale"}, steps=4, units_moved=4, **values)
 
@@ -219,12 +221,21 @@ def test_a_job_that_decides_not_to_move_or_has_a_fault_is_compared_though_nothin
     assert not any("Nothing moved" in sentence for sentence in said), said
 
 
-def test_that_figures_are_means_is_said_of_repeated_points():
+def test_of_repeated_points_figures_are_means_and_those_that_scatter_as_far_as_they_differ_prove_nothing():
     silences = [row("fluid", silence_ms=ms, parameters={"seed": ms}) for ms in (50.0, 950.0)]
     said = sentences(silences)
     assert "Of points that were repeated, the figures are means over their runs." in said
     assert "The longest time without a result is 500 ms with fluid." in said
     assert not any("means over" in sentence for sentence in sentences(silences[:1]))
+
+    def runs(strategy: str, *spikes: float) -> list[dict[str, object]]:
+        return [row(strategy, spike_ms=s, parameters={"seed": i, "rate": 100}) for i, s in enumerate(spikes)]
+
+    def spike_sentence(*summaries: dict[str, object]) -> str:
+        return next(sentence for sentence in sentences(summaries) if "spike" in sentence)
+
+    assert "may be chance" in spike_sentence(*runs("fluid", 20, 60, 40), *runs("matched", 30, 120, 60))
+    assert "2.0 times as much" in spike_sentence(*runs("fluid", 20, 21, 22), *runs("matched", 41, 42, 43))
 
 
 @pytest.mark.parametrize(
@@ -238,17 +249,6 @@ def test_that_figures_are_means_is_said_of_repeated_points():
 def test_runs_of_an_overloaded_job_or_on_a_machine_without_room_are_told(known, words):
     said = sentences([row("fluid", **known), row("lazy", cpu_busy=0.89, cpu_steal=0.04)])
     assert said[1].startswith(words)
-
-
-def test_repetitions_that_scatter_as_far_as_they_differ_prove_nothing():
-    def runs(strategy: str, *spikes: float) -> list[dict[str, object]]:
-        return [row(strategy, spike_ms=s, parameters={"seed": i, "rate": 100}) for i, s in enumerate(spikes)]
-
-    def spike_sentence(*summaries: dict[str, object]) -> str:
-        return next(sentence for sentence in sentences(summaries) if "spike" in sentence)
-
-    assert "may be chance" in spike_sentence(*runs("fluid", 20, 60, 40), *runs("matched", 30, 120, 60))
-    assert "2.0 times as much" in spike_sentence(*runs("fluid", 20, 21, 22), *runs("matched", 41, 42, 43))
 
 
 def test_the_table_has_units_and_one_row_per_point():
@@ -271,19 +271,12 @@ def test_the_table_has_units_and_one_row_per_point():
     assert comparison_table(runs)["runs"].tolist() == [2], "who chose the load makes no other point"
 
 
-def test_a_run_without_summary_cannot_be_compared():
-    with pytest.raises(BadInput, match=r"verdict nan.*did not end"):
-        comparison_table([row("fluid", verdict=NAN)])
-    with pytest.raises(BadInput, match="no lost"):
-        sentences([{name: value for name, value in row("fluid").items() if name != "lost"}])
-
-
 def costs(*of_runs):
     """Of migrations, as ``rescalings`` has them."""
     return pd.DataFrame(of_runs, columns=["number", "completion_s", "spike_ms"])
 
 
-def test_of_each_migration_all_are_named_that_were_about_as_good_as_the_best():
+def test_of_each_migration_all_are_named_that_were_or_may_be_about_as_good_as_the_best_and_who_had_copied_before():
     tables = {
         "fluid": costs((0, 1.001, 20.0), (1, 4.0, 20.0), (2, NAN, 30.0)),
         "matched": costs((0, 1.0, 60.0), (1, 1.0, 20.1), (1, 2.0, 20.1), (2, NAN, NAN)),
@@ -296,9 +289,6 @@ def test_of_each_migration_all_are_named_that_were_about_as_good_as_the_best():
         "3 → 5: fluid and matched: not compared, as a completion or a spike is not known.",
     ]
     assert rescaling_sentences({}, ["2 → 4"]) == []
-
-
-def test_in_a_migration_who_may_be_as_good_is_named_with_the_best_and_who_did_not_always_complete_is_not():
     tables = {
         "fluid": costs((0, 1.0, 20.0), (0, 1.2, 21.0), (0, 2.0, 22.0)),
         "matched": costs((0, 1.1, 60.0), (0, 1.9, 61.0), (0, 2.2, 62.0)),
@@ -309,9 +299,6 @@ def test_in_a_migration_who_may_be_as_good_is_named_with_the_best_and_who_did_no
         "2 → 4: fluid had the lowest spike, 21 ms.",
         "2 → 4: lazy: not compared, as a completion or a spike is not known.",
     ]
-
-
-def test_in_a_migration_it_is_said_who_had_copied_before_and_names_with_commas_are_told_apart():
     tables = {"chunks of 1": costs((0, 1.0, 20.0)), "chunks of 4, copied": costs((0, 1.5, 20.0))}
     rows = [row("chunks of 1"), row("chunks of 4, copied", bytes_copied=1)]
     assert rescaling_sentences(tables, ["2 → 4"], rows) == [

@@ -28,11 +28,7 @@ def migration(*rows: tuple[float, ...]) -> pd.DataFrame:
 NO_MIGRATION = migration()
 NO_METRICS = pd.DataFrame({"t_s": [], "metric": [], "instance": [], "value": []})
 LOAD = metrics.Offered(begin_s=-5.0, end_s=10.0, took_s=15.0, events=150, unprocessed=0, due=150)
-TWO_STEPS = migration(
-    (0, 1.0, 1.5, 2.0, 2.25, 2.5),
-    (0, 1.0, 1.25, 3.0, 3.5, 3.75),
-    (1, 4.0, 4.5, 4.75, 5.0, 5.5),
-)
+TWO_STEPS = migration((0, 1.0, 1.5, 2.0, 2.25, 2.5), (0, 1.0, 1.25, 3.0, 3.5, 3.75), (1, 4.0, 4.5, 4.75, 5.0, 5.5))
 
 
 def test_a_result_counts_for_the_second_its_event_was_created_in():
@@ -159,13 +155,6 @@ def test_phases_add_up_to_the_time_to_the_last_drained_unit_and_one_at_an_unknow
     assert (found["prepare"], found["install"], found["catch_up"]) == (1.0, 0.5, 0.5)
 
 
-def test_peak_memory_is_the_largest_sum_over_processes_within_a_second():
-    rows = [(0.1, "rss_mib", "a", 10), (0.9, "rss_mib", "a", 30), (0.2, "rss_mib", "b", 5), (1.0, "rss_mib", "b", 25)]
-    frame = pd.DataFrame([*rows, (0.0, "cpu_cores", "a", 99)], columns=["t_s", "metric", "instance", "value"])
-    assert metrics.peak(frame, "rss_mib") == 35
-    assert metrics.peak(frame, "no_such_metric") is None
-
-
 def test_the_ccdf_counts_ties_and_ends_at_the_maximum():
     found = metrics.ccdf(latency((0, 5), (0, 1), (0, 5), (0, 2)))
     assert found.to_numpy().tolist() == [[1, 1.0], [2, 0.75], [5, 0.5]]
@@ -176,11 +165,15 @@ def test_the_ccdf_counts_ties_and_ends_at_the_maximum():
     assert metrics.ccdf(latency()).empty
 
 
-def test_repetitions_are_shown_as_median_and_range():
+def test_repetitions_are_median_and_range_and_peak_memory_the_largest_sum_over_processes_within_a_second():
     runs = [metrics.per_second(latency((0, value), *(((1, 7),) if value == 3 else ()))) for value in (1, 3, 8)]
     found = metrics.over_repetitions(runs)
     assert found["runs"].tolist() == [3, 1]
     assert found.loc[0, ["p99_low_ms", "p99_ms", "p99_high_ms"]].tolist() == [1, 3, 8]
+    rows = [(0.1, "rss_mib", "a", 10), (0.9, "rss_mib", "a", 30), (0.2, "rss_mib", "b", 5), (1.0, "rss_mib", "b", 25)]
+    frame = pd.DataFrame([*rows, (0.0, "cpu_cores", "a", 99)], columns=["t_s", "metric", "instance", "value"])
+    assert metrics.peak(frame, "rss_mib") == 35
+    assert metrics.peak(frame, "no_such_metric") is None
 
 
 def test_a_run_is_summarised_and_a_spike_below_the_objective_is_still_that_of_the_migration():
@@ -218,16 +211,13 @@ def test_a_fault_behind_three_quiet_seconds_is_in_spike_and_recovery(moved):
     assert before["recover_s"] == 0.0
 
 
-def test_what_was_sent_is_not_known_if_a_source_died_before_it_told():
+def test_what_was_not_measured_or_not_told_is_none_not_zero():
     silent = TWO_STEPS.assign(bytes=[10, 0, 10], sent_s=[1.9, NAN, 4.6])
     given = latency((0.5, 10)), silent, NO_METRICS
     assert metrics.summarise(*given, load=LOAD, since_s=-4, bytes_beside=5)["bytes_moved"] is None
     whole = latency((0.5, 10)), TWO_STEPS, NO_METRICS
     assert metrics.summarise(*whole, load=LOAD, since_s=-4, bytes_beside=None)["bytes_moved"] is None
     assert metrics.bytes_sent(silent.assign(switched_s=[1.0, NAN, 4.0])) == 20, "without a switch nothing is sent"
-
-
-def test_what_was_not_measured_is_none_not_zero():
     nothing = LOAD._replace(events=0, due=0)
     found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, load=nothing, since_s=-4)
     unknown = {name for name, value in found.items() if value is None}

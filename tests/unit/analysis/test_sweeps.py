@@ -162,7 +162,7 @@ def test_names_with_numbers_are_in_the_order_of_their_numbers():
     assert sweeps.in_order("strategy", ["b", "a", "b"]) == ["b", "a"]
 
 
-def test_a_point_of_which_a_run_was_cut_short_has_no_rank_and_is_named():
+def test_a_point_that_was_cut_short_or_in_which_nothing_moved_has_no_rank():
     short = row("lazy", 1000, 1.0, recover_s=None, completion_s=None)
     rows = [*repeated("fluid", 1000, 10, 11), row("lazy", 1000, 1.0, 1), short]
     for measure, what in (("P99 spike (ms)", "recover"), ("recovery (s)", "recover"), ("completion (s)", "complete")):
@@ -171,9 +171,6 @@ def test_a_point_of_which_a_run_was_cut_short_has_no_rank_and_is_named():
         assert said.endswith(f"; lazy: no rank, as not every run was seen to {what}."), measure
     assert sweeps.ranking_sentences([short]) == ["micro: lazy: no rank, as not every run was seen to recover."]
     assert sweeps.ranking(rows, "P99 before (ms)")["label"].tolist() == ["fluid", "lazy"]
-
-
-def test_a_run_in_which_nothing_moved_is_first_in_nothing_that_is_of_a_move():
     known = {"silence_ms": 1.0, "longest_ms": 1.0, "recover_s": 0.0}
     still = row("fluid", 1000, 1.0, parameters={"seed": 0, "trigger": "scale"}, steps=0, **known)
     rows = [still | {"strategy": "stays"}, row("matched", 1000, **known)]

@@ -119,7 +119,7 @@ def test_runs_that_cannot_be_simulated_are_refused_and_those_of_a_store_left_out
     assert [(name, len(some)) for name, some in usable(store).items()] == [("fluid", 1)]
 
 
-def test_runs_whose_executors_were_pods_are_refused_and_left_out_of_a_store():
+def test_of_pods_live_jobs_and_runs_without_latency_before_nobody_knows_enough():
     """Of pods nobody knows what their Python workers took. The newest is one, and had another driver."""
     manifest, tables = measured("fluid", 1)
     metrics = tables["metrics"].assign(instance=tables["metrics"]["instance"].replace("python_workers", "pod 1"))
@@ -132,6 +132,14 @@ def test_runs_whose_executors_were_pods_are_refused_and_left_out_of_a_store():
     for newest in (60, 1):
         found = {name: [each.run_id for each, _ in some] for name, some in usable(store, newest).items()}
         assert found == {"fluid": [here.run_id]}
+    store = small_store.result_store()
+    live = parameters_of_live(live_spec({"snapshot_s": 0, "keys": 1000, "key_groups": 8}))
+    good, other = measured("fluid", 0)[0], measured("fluid", 1)[0]
+    unknown = other.model_copy(update={"summary": other.summary.model_copy(update={"p99_ms": None})})
+    for manifest in (good, unknown, small_store.run(2, parameters=live, bytes_minimum=400_000)):
+        store.put_run(manifest, small_store.tables())
+    assert [manifest.run_id for manifest, _ in usable(store)["fluid"]] == [good.run_id]
+    assert [*usable(store)] == ["fluid"]
 
 
 @pytest.mark.parametrize(
@@ -167,17 +175,6 @@ def test_a_run_that_the_simulator_cannot_describe_is_refused(parameters, words):
 def test_of_other_runs_rows_cost_something_and_they_are_simulated(parameters):
     found = calibrate({"fluid": [measured("fluid", **parameters)]})
     assert len(found.validation) == 1 and found.costs.row_s > 0
-
-
-def test_a_live_job_and_a_run_without_latency_before_its_migration_are_left_out_of_a_store():
-    store = small_store.result_store()
-    live = parameters_of_live(live_spec({"snapshot_s": 0, "keys": 1000, "key_groups": 8}))
-    good, other = measured("fluid", 0)[0], measured("fluid", 1)[0]
-    unknown = other.model_copy(update={"summary": other.summary.model_copy(update={"p99_ms": None})})
-    for manifest in (good, unknown, small_store.run(2, parameters=live, bytes_minimum=400_000)):
-        store.put_run(manifest, small_store.tables())
-    assert [manifest.run_id for manifest, _ in usable(store)["fluid"]] == [good.run_id]
-    assert [*usable(store)] == ["fluid"]
 
 
 def test_a_run_with_more_events_than_costs_of_other_workloads_allow_is_told_apart_and_does_not_stop_the_others():

@@ -66,9 +66,16 @@ def test_making_the_moves_to_a_target_reaches_it_and_leaves_nothing_to_move(unit
     assert len(current.moves_to(target)) == sum(a != b for a, b in zip(current.owner, target.owner, strict=True))
 
 
-def test_a_move_from_a_slot_that_is_not_the_owner_is_refused():
+def test_a_move_from_a_slot_that_is_not_the_owner_and_an_assignment_that_is_not_newer_are_refused():
     with pytest.raises(BadInput, match="unit 1 belongs to slot 0, not to 5"):
         Assignment(1, (0, 0, 1)).after(step((1, 5, 1)))
+    made = Assignments([Assignment(3, (SlotId(0),) * 2)])
+    for wrong in (Assignment(3, (SlotId(1),) * 2), Assignment(4, (SlotId(1),) * 3)):
+        with pytest.raises(BadInput, match="must be newer than 3, and of 2 units"):
+            made.append(wrong)
+    assert made.of(7) == made[0], "it still counts"
+    with pytest.raises(BadInput, match="assignment 2: there was none by then"):
+        made.of(2)
 
 
 def a_course(seed: int, length: int) -> list[Assignment]:
@@ -102,13 +109,3 @@ def test_assignments_take_no_room_for_versions_under_the_same_owners():
     made = Assignments(Assignment(version, tuple(owner)) for version in range(1, 2000))
     assert len(made) == 1999 and made[-1].version == 1999
     assert len(json.dumps(made.to_json())) < 10_000
-
-
-def test_an_assignment_that_is_not_newer_is_refused():
-    made = Assignments([Assignment(3, (SlotId(0),) * 2)])
-    for wrong in (Assignment(3, (SlotId(1),) * 2), Assignment(4, (SlotId(1),) * 3)):
-        with pytest.raises(BadInput, match="must be newer than 3, and of 2 units"):
-            made.append(wrong)
-    assert made.of(7) == made[0], "it still counts"
-    with pytest.raises(BadInput, match="assignment 2: there was none by then"):
-        made.of(2)

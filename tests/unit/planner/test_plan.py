@@ -28,11 +28,14 @@ def plan_of(*steps: Step, **settings: object) -> Plan:
 # -- make_plan ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_that_moves_each_misplaced_unit_once_is_accepted_and_written_down_though_nobody_explains_it():
+def test_a_plan_that_moves_each_misplaced_unit_once_is_accepted_in_the_mode_of_its_strategy_though_nobody_explains_it():
     plan = plan_of(step((3, 1, 2)), step((1, 0, 1)))
     assert plan.steps == (step((3, 1, 2)), step((1, 0, 1)))
     assert plan.moves == 2
     assert [(d.unit, d.step) for d in plan.decisions] == [(3, 0), (1, 1)]
+    fetch = Mode(transfer="fetch", fetch_back=1)
+    plan = plan_of(step((1, 0, 1)), step((3, 1, 2), mode=fetch), mode=fetch)
+    assert [step.mode for step in plan.steps] == [fetch, fetch]
 
 
 def test_a_plan_travels_and_is_read_as_it_was_made_whatever_integers_and_lists_the_strategy_has_used():
@@ -89,12 +92,6 @@ def test_a_long_list_of_units_never_moved_is_cut():
         make_plan(lazy, Assignment.contiguous(20, 1), Assignment(1, (SlotId(1),) * 20))
 
 
-def test_every_step_gets_the_mode_of_its_strategy():
-    fetch = Mode(transfer="fetch", fetch_back=1)
-    plan = plan_of(step((1, 0, 1)), step((3, 1, 2), mode=fetch), mode=fetch)
-    assert [step.mode for step in plan.steps] == [fetch, fetch]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -109,12 +106,9 @@ def test_arguments_that_do_not_fit_together_are_refused(arguments, message):
         make_plan(strategies.get("fluid"), **({"current": CURRENT, "target": TARGET} | arguments))
 
 
-def test_a_strategy_that_makes_no_sense_is_refused_before_it_is_asked_for_anything():
+def test_a_strategy_that_makes_no_sense_and_more_units_than_an_assignment_can_hold_are_refused():
     with pytest.raises(BadInput, match="size = 0"):
         make_plan(replace(strategies.get("fluid"), size=0), CURRENT, CURRENT)
-
-
-def test_more_units_than_an_assignment_can_hold_are_refused():
     meces = strategies.get("meces")
     assert len(in_units(meces, Assignment.contiguous(8, 2)).owner) == 128
     with pytest.raises(BadInput, match="bins = 16 in each of 65537 key groups make 1048592 units: at most 1048576"):

@@ -106,9 +106,7 @@ def elsewhere(monkeypatch):
     monkeypatch.setattr(module, "_of_machine", module._of_machine.__wrapped__)
 
 
-def test_the_names_of_this_machine_and_of_its_user_go_but_not_ours_that_the_user_of_the_image_has(
-    elsewhere, monkeypatch
-):
+def test_the_names_of_this_machine_and_of_its_user_go_but_not_ours(elsewhere, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "ada-laptop.home")
     monkeypatch.setattr(getpass, "getuser", lambda: "ada")
     assert anonymous("ada at ada-laptop, ada-laptop.home") == "<user> at <host>, <host>"

@@ -48,15 +48,12 @@ def test_what_a_replica_has_given_that_the_first_one_has_not_is_named(rows, line
     assert list(unlike(FIRSTS, results(rows, 1, first=False))) == lines
 
 
-def test_results_may_have_lists():
+def test_replicas_have_given_the_same_whatever_their_assignments_if_each_unit_has_and_results_may_have_lists():
     firsts = FIRSTS.assign(leaders=[np.array(each) for each in ([1], [], [1, 2], [3], [])])
     same, other = firsts.copy(), firsts.assign(leaders=[np.array(each) for each in ([1], [], [2, 1], [3], [])])
     assert list(unlike(firsts, same)) == []
     [line] = unlike(firsts, other)
     assert line.startswith("slot 0 gave another result than the first copy in turn 2")
-
-
-def test_replicas_with_different_assignments_have_given_the_same_if_each_unit_has():
     keys = np.arange(5) % 2
     unit, other = units_of(keys[:2], 4).tolist()
     assert unit != other

@@ -134,13 +134,10 @@ def test_run_ids_are_unique_valid_and_sort_by_time():
     assert "-my_workload-my_own_-" in m.new_run_id("My Workload", "my-own!")
 
 
-def test_the_machine_is_described_without_its_name():
+def test_the_machine_is_described_without_its_name_and_versions_are_what_may_change_a_result():
     machine = m.describe_machine()
     assert machine.cpus >= 1 and machine.memory_mib > 100 and machine.cpu and machine.system
     assert socket.gethostname() not in json.dumps(machine.model_dump())
-
-
-def test_versions_name_what_may_change_a_result():
     versions = m.describe_versions()
     assert {"keyshift", "python", "pyspark", "pyarrow", "kafka-python"} <= set(versions)
     assert {"confluent-kafka", "duckdb", "redis", "rocksdict"} <= set(versions)

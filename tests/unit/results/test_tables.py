@@ -26,16 +26,13 @@ def test_a_table_of_version_1_is_read_as_one_of_today(name):
     assert t.upgraded(name, found) is found
 
 
-def test_no_snapshot_of_version_2_was_judged():
+def test_no_snapshot_of_version_2_was_judged_and_what_a_process_for_all_stages_measured_is_of_none():
     columns = {name: [1, 2] for name in ("snapshot", "bytes_written", "bytes_state")}
     table = t.make_table("snapshots", columns | {"begun_s": [0.0] * 2, "completed_s": [1.0] * 2, "verdict": ["ok"] * 2})
     found = t.upgraded("snapshots", table.drop_columns(["verdict"]))
     t.check_table("snapshots", found)
     assert found["verdict"].to_pylist() == ["not judged"] * 2
     assert t.upgraded("snapshots", table) is table
-
-
-def test_what_a_process_for_all_stages_measured_is_of_none():
     found = t.upgraded("metrics", pq.read_table(VERSION_1 / "metrics.parquet")).to_pandas()
     of_slot = found["instance"].str.startswith("slot-")
     assert of_slot.any() and not of_slot.all()

@@ -47,13 +47,10 @@ def only(found: Judgement, **counts: int) -> None:
     assert len(found.examples) <= 20
 
 
-def test_the_order_of_the_tables_rows_does_not_matter_except_within_a_record(run):
+def test_the_order_of_the_tables_rows_matters_only_within_a_record_where_results_of_a_key_swapped_are_reordered(run):
     shuffled = run.results.sample(frac=1, random_state=1).sort_values(["arrived_us"], kind="stable")
     by_record = shuffled.sort_values(["slot", "log_offset", "router", "offset", "position"])
     only(verdict(run, by_record, events=run.events.sample(frac=1, random_state=2)))
-
-
-def test_two_results_of_a_key_swapped_within_a_record_are_reordered(run):
     for _, rows in run.results.groupby(["slot", "log_offset", "router", "key"]):
         if len(rows) > 1:
             first, second = rows.index[:2]
@@ -63,7 +60,7 @@ def test_two_results_of_a_key_swapped_within_a_record_are_reordered(run):
     only(verdict(run, run.results.loc[order]), reordered=1)
 
 
-def test_a_result_of_who_is_not_the_owner_is_foreign(run):
+def test_a_result_of_who_is_not_the_owner_and_a_unit_that_does_not_exist_are_foreign(run):
     results = run.results.copy()
     last = results.groupby(["router", "key"]).tail(1).index[0]
     results.loc[last, "version"] = 99
@@ -73,6 +70,8 @@ def test_a_result_of_who_is_not_the_owner_is_foreign(run):
     moved = results.index[(results["version"] == 2) & (before != after)][-1]
     results.loc[moved, "slot"] = before[moved]
     only(verdict(run, results), foreign=1)
+    found = verdict(run, run.results, final=[*run.final[:-1], run.final[-1].assign(unit=8)])
+    only(found, foreign=1, wrong=len(run.final[-1]))
 
 
 CHAIN = Chain(**SMALL)
@@ -88,11 +87,6 @@ def test_a_unit_of_another_slot_in_the_last_savepoint_of_a_chain_is_foreign_once
     first, _ = made.ownership
     last = Ownership(TWO, [Inventory("savepoint 1-a", TWO[1], units)])
     only(judge(CHAIN, made.events, made.results, final, [first, last]), foreign=1)
-
-
-def test_a_unit_that_does_not_exist_is_foreign_and_its_keys_are_wrong(run):
-    found = verdict(run, run.results, final=[*run.final[:-1], run.final[-1].assign(unit=8)])
-    only(found, foreign=1, wrong=len(run.final[-1]))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +150,7 @@ def timed_verdict(run: SequentialRun, results: pd.DataFrame, **changes) -> Judge
     return judge(WINDOWS, run.events, results, run.final, run.ownership, **given)
 
 
-def test_results_of_timers_are_no_results_of_events_and_come_out_in_any_order(timed):
+def test_results_of_timers_are_none_of_events_in_any_order_and_a_lost_event_is_lost_and_nothing_else(timed):
     fired = timed.results["router"] == -1
     assert fired.sum() > 50
     only(timed_verdict(timed, timed.results))
@@ -165,9 +159,6 @@ def test_results_of_timers_are_no_results_of_events_and_come_out_in_any_order(ti
     only(found, wrong=found.wrong)
     turned = pd.concat([timed.results[fired].iloc[::-1], timed.results[~fired]])
     only(timed_verdict(timed, turned))
-
-
-def test_a_lost_event_of_a_workload_with_timers_is_lost_and_nothing_else(timed):
     only(timed_verdict(timed, timed.results[timed.results["position"] != 3]), lost=24)
 
 

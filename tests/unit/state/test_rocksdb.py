@@ -150,10 +150,12 @@ with served(RocksSettings(state_folder={str(tmp_path)!r}), "job", Path("/work"))
         assert not list(tmp_path.rglob("db"))
 
 
-def test_without_a_folder_of_the_users_it_is_that_of_the_run_and_elsewhere_it_is_as_it_was_given(tmp_path):
+def test_the_folder_is_as_it_was_given_or_that_of_the_run_and_one_that_cannot_be_written_to_is_named(tmp_path):
     for given, folder, used in (("", tmp_path, str(tmp_path)), ("there", None, "there"), ("", None, "")):
         with served(RocksSettings(state_folder=given), "job", folder) as settings:
             assert settings.state_folder == used
+    with pytest.raises(ServiceUnavailable, match=r"state_folder = '/proc/nowhere': .*; name a folder that can be"):
+        opened("/proc/nowhere")
 
 
 def test_a_folder_that_cannot_be_used_is_refused_before_a_run_if_slots_are_here(tmp_path, monkeypatch):
@@ -169,11 +171,6 @@ def test_a_folder_that_cannot_be_used_is_refused_before_a_run_if_slots_are_here(
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
     with pytest.raises(BadInput, match=r"made': Permission denied; name a folder that can be written to$"):
         check(good, True)
-
-
-def test_a_folder_that_cannot_be_written_to_is_named_with_the_remedy():
-    with pytest.raises(ServiceUnavailable, match=r"state_folder = '/proc/nowhere': .*; name a folder that can be"):
-        opened("/proc/nowhere")
 
 
 @pytest.mark.parametrize("made", ["by everybody", "by a group", "as a link", "as a file", "by another user"])

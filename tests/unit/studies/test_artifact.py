@@ -92,9 +92,7 @@ def test_the_crate_says_whose_it_is_and_of_every_file_and_run_what_they_are(fold
     assert {result.id for result in actions[0]["result"]} == {"data/runs.parquet", "data/manifests.jsonl"}
 
 
-def test_parameters_verdicts_versions_machines_and_the_dictionary_are_there_and_nothing_tells_whose_machine_it_was(
-    folder,
-):
+def test_what_there_is_to_know_of_the_runs_is_there_and_nothing_tells_whose_machine_it_was(folder):
     exported = read_export(folder / "data")
     assert [manifest.status for manifest in exported.manifests] == ["ok", "bad", "died"]
     assert exported.manifests[0].parameters["rate"] == 2000.0
@@ -121,7 +119,7 @@ def test_pages_lead_to_files_of_the_folder_alone(folder):
     assert reached >= {name for name in names(folder) if name.endswith((".html", ".ipynb"))} - {"index.html"}
 
 
-def test_each_run_has_its_figures_and_the_verdict_of_each_is_on_the_first_page(folder):
+def test_each_run_has_its_figures_the_verdict_of_each_is_on_the_first_page_and_a_notebook_is_one_static_page(folder):
     for number, strategy, figures in ((0, "drrs", 5), (1, "meces", 5), (2, "lazy", 0)):
         page = (folder / "runs" / f"{run(number, strategy).run_id}.html").read_text()
         assert page.count("<svg") == figures
@@ -130,6 +128,12 @@ def test_each_run_has_its_figures_and_the_verdict_of_each_is_on_the_first_page(f
     cells = re.findall(r"<td>(.*?)</td>", index.partition("Verdicts")[2].partition("</table>")[0])
     assert " ".join(cells) == "keycount drrs 1 0 0 keycount lazy 0 0 1 keycount meces 0 1 0"
     assert "by Ada, Grace" in index and "of 3 stored runs" in index and "anew, but for the notebooks:" in index
+    (page,) = (folder / "notebooks").glob("*.html")
+    assert re.fullmatch(r"load-[0-9a-f]{8}\.html", page.name)
+    assert f"data:image/png;base64,{PNG}" in page.read_text()
+    assert ", as told, <a" in page.read_text()
+    assert page.with_suffix(".ipynb").read_bytes() == LOAD
+    assert f'<a href="notebooks/{page.name}">Load</a>, 1 run (' in (folder / "index.html").read_text()
 
 
 def test_a_run_that_a_notebook_shows_has_a_page_of_its_own_if_it_is_not_correct_or_named(tmp_path):
@@ -149,29 +153,17 @@ def test_a_run_that_a_notebook_shows_has_a_page_of_its_own_if_it_is_not_correct_
     assert (tmp_path / "named" / "runs" / f"{shown.run_id}.html").is_file()
 
 
-def test_an_executed_notebook_is_one_static_page_however_many_runs_it_has_made(folder):
-    (page,) = (folder / "notebooks").glob("*.html")
-    assert re.fullmatch(r"load-[0-9a-f]{8}\.html", page.name)
-    assert f"data:image/png;base64,{PNG}" in page.read_text()
-    assert ", as told, <a" in page.read_text()
-    assert page.with_suffix(".ipynb").read_bytes() == LOAD
-    assert f'<a href="notebooks/{page.name}">Load</a>, 1 run (' in (folder / "index.html").read_text()
-
-
 @pytest.mark.usefixtures("ascii_locale")
 def test_the_page_of_a_notebook_is_the_same_in_every_locale(tmp_path):
     (shown,) = write_gallery({"one": notebook("2026", title="≤ 5 s")}, tmp_path)
     assert "≤ 5 s" in (tmp_path / shown.page).read_text(encoding="utf-8")
 
 
-def test_published_numbers_stand_beside_ours_or_alone(folder):
+def test_published_numbers_stand_beside_ours_or_alone_as_those_of_one_stage_beside_a_run_of_several(folder):
     page = (folder / "published.html").read_text()
     assert page.count("No run of these compares") == 8, "the run of Meces is not correct"
     assert "<td>LiveRobin, 10/s</td><td>15.6</td>" in page
     assert "full before the migration in 1 of 1 runs" in page
-
-
-def test_published_numbers_of_one_stage_do_not_stand_beside_a_run_of_several():
     alone = run(3, "lazy", parameters={"ordering": "live_robin", "heartbeat_ms": 50.0}, p50_ms=9.0)
     several = alone.model_copy(update={"stages": alone.stages * 2})
     lines = [artifacts._published(result_store(), [each]).count("<h3>") for each in (alone, several)]

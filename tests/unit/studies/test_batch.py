@@ -173,17 +173,14 @@ def test_what_was_done_with_another_profile_counts_and_is_told(folder, bench, mo
     assert bench.said[0].endswith("2 done before, some of them with profile mine")
 
 
-def test_again_executes_all_anew_and_puts_new_records_in_place_of_the_old_ones(folder, bench):
+def test_again_executes_all_anew_and_under_another_name_nothing_was_executed_before(folder, bench):
     made = prepared(folder, "grid: {skew: [0, 1]}")
     assert exit_status(bench.run(made, Executor(verdicts={0: "bad"}))) == 1
     anew = Executor()
     assert exit_status(bench.run(made, anew, again=True)) == 0
     assert len(anew.given) == 2
     assert exit_status(bench.run(made, Executor())) == 0
-
-
-def test_under_another_name_nothing_was_executed_before(folder, bench):
-    """As each night of a series."""
+    # As each night of a series.
     bench.run(prepared(folder, "grid: {skew: [0, 1]}"), Executor())
     other = prepare(folder / "batch.yaml", folder / "notebooks", "night-2")
     assert other.batch.name == "night-2" and ids(other) == ids(prepared(folder, "grid: {skew: [0, 1]}"))
@@ -215,9 +212,7 @@ def test_bad_runs_are_what_counts_where_a_notebook_got_no_further_and_are_not_ma
     assert exit_status(bench.run(made, again)) == 1 and again.given == []
 
 
-def test_a_copy_that_cannot_be_kept_with_its_runs_does_not_end_the_night_nor_hide_what_a_notebook_failed_of(
-    folder, bench, monkeypatch
-):
+def test_a_copy_that_cannot_be_kept_does_not_end_the_night_nor_hide_a_failure(folder, bench, monkeypatch):
     def keep(executed, runs):
         raise BadInput("unknown run 'run-0'")
 
@@ -251,9 +246,7 @@ def test_on_failure_stop_leaves_the_rest_for_the_next_time(folder, bench):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_an_interrupted_execution_is_not_recorded_and_the_same_command_goes_on_behind_those_before_it(
-    folder, bench, again
-):
+def test_behind_an_interrupted_execution_which_is_not_recorded_the_same_command_goes_on(folder, bench, again):
     made = prepared(folder, "grid: {skew: [0, 1, 2]}")
     if again:
         bench.run(made, Executor())
@@ -391,9 +384,7 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_value(folder, text, 
     assert "\n" not in str(raised.value)
 
 
-def test_more_executions_than_anybody_wants_are_refused_without_making_them_and_a_missing_file_is_named(
-    folder, tmp_path
-):
+def test_more_executions_than_anybody_wants_and_a_missing_file_are_refused(folder, tmp_path):
     values = list(range(1000))
     with pytest.raises(BadInput, match="1000000000 executions; at most 10000"):
         prepared(folder, f"grid: {{skew: {values}, bytes: {values}, seed: {values}}}")

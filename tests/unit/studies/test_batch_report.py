@@ -74,13 +74,7 @@ def test_every_execution_has_its_verdict_parameters_figures_and_conclusion_and_w
     assert "Nothing: every execution" not in page
 
 
-def test_without_gaps_it_says_so(folder):
-    bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25]}")
-    page = batch_report("all", [(made, bench.run(made, Notebooks()))], bench.records)
-    assert "Nothing: every execution has ended, and every run of it is correct." in page
-
-
-def test_in_markdown_it_has_the_same_lines_without_figures(folder):
+def test_in_markdown_it_has_the_same_lines_without_figures_and_without_gaps_it_says_so(folder):
     bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25, 0.5]}", "first-small")
     done = bench.run(made, Notebooks(verdicts={0.5: "bad"}, errors={0.5: "OSError: /home/ada/x: 1 < 2"}))
     text = batch_report("first-small", [(made, done)], bench.records, markdown=True)
@@ -91,6 +85,9 @@ def test_in_markdown_it_has_the_same_lines_without_figures(folder):
         "\n### skew=0.25\n\nok: 1 ok, 0.0 min\n\n- with 0.25 < 1\n- at &lt;path>\n"
         "\n### skew=0.5\n\nbad: 1 bad, 0.0 min; OSError: &lt;path>: 1 < 2\n\n- with 0.5 < 1\n- at &lt;path>\n"
     )
+    bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25]}")
+    page = batch_report("all", [(made, bench.run(made, Notebooks()))], bench.records)
+    assert "Nothing: every execution has ended, and every run of it is correct." in page
 
 
 def test_notes_are_told_once_with_those_who_have_them_also_if_the_notebook_tells_them():
@@ -175,9 +172,7 @@ def of_a_store_that_is_away(folder):
 @pytest.mark.parametrize(
     ("make", "why"), [(Path.rmdir, "No such file"), (of_a_store_that_is_away, "MinIO does not answer")]
 )
-def test_a_page_that_cannot_be_written_is_told_and_does_not_end_the_night(
-    folder, night, monkeypatch, capsys, make, why
-):
+def test_a_page_that_cannot_be_written_does_not_end_the_night(folder, night, monkeypatch, capsys, make, why):
     page = folder / "pages" / "x.html"
     page.parent.mkdir()
     monkeypatch.setattr(report, "batch_report", lambda *_: make(page.parent) or "a page")

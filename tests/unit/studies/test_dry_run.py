@@ -92,16 +92,13 @@ def test_without_java_nothing_can_run_here(folder, monkeypatch):
     assert (told.runs, told.refused) == (0, {"no java on PATH": [1]})
 
 
-def test_an_estimate_is_a_multiple_of_the_load_as_it_was_before_or_the_load_itself():
+def test_an_estimate_is_a_multiple_of_the_load_as_it_was_before_and_the_total_is_one_line(folder):
     assert estimate([60, 120], []) == Estimate(180, 0)
     # It took 2, 3 and 5 times the load: the median of that, times the load that is to come.
     assert estimate([60, 120], [(10, 20), (100, 300), (10, 50)]) == Estimate(3 * 180, 3)
     assert estimate([], [(10, 20)]) == Estimate(0, 1)
     # Without load executions are alike.
     assert estimate([0, 0], [(0, 7), (0, 9), (0, 50)]) == Estimate(18, 3)
-
-
-def test_what_batches_need_in_all_is_told_in_one_line(folder):
     many = forecast(prepared(folder, "grid: {skew: [0, 1]}"), None, MACHINE)
     one = forecast(prepared(folder, "list: [{keys: 40000000000}, {skew: 0.5}]"), None, MACHINE)
     assert total([many, one]) == "in all 2 batches: 4 executions to do, with 12 runs; 6 min at the least"

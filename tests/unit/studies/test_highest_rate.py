@@ -110,9 +110,7 @@ def test_a_rate_that_is_not_sustained_is_no_rate_of_0(lab, monkeypatch):
         ({"events": "events.parquet"}, "events empty"),
     ],
 )
-def test_a_rate_is_searched_while_nothing_moves_or_changes_it_and_no_file_ends(
-    lab, given, words, tmp_path, monkeypatch
-):
+def test_a_rate_is_searched_while_nothing_moves_changes_it_or_ends(lab, given, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_events(make_spec({"seconds": 9}), Path("events.parquet"))
     with pytest.raises(BadInput) as refused:

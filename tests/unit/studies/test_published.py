@@ -31,7 +31,7 @@ def test_a_curve_of_the_same_form_has_shape_1_and_its_ratio_and_one_that_falls_w
         for p99_of in (lambda ms: 2 * OF_HEARTBEAT.published[f"{ms:g} ms"], lambda ms: 1000 / ms, lambda ms: 7.0)
     )
     assert same.points[["point", "published", "ours"]].to_numpy().tolist() == [
-        *(["5 ms", 20.1, 40.2], ["10 ms", 21.5, 43.0], ["50 ms", 55.9, 111.8], ["100 ms", 104.4, 208.8]),
+        *(["5 ms", 20.1, 40.2], ["10 ms", 21.5, 43.0], ["50 ms", 55.9, 111.8], ["100 ms", 104.4, 208.8])
     ]
     assert (same.shape, same.ratio, same.name, falls.shape) == (1.0, 2.0, "keycount", -1.0)
     assert math.isnan(stays.shape), "one that stays has no shape"

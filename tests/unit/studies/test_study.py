@@ -56,7 +56,7 @@ def lab(monkeypatch):
     return opens(monkeypatch, studies, Lab())
 
 
-def test_points_have_names_and_their_repetitions(lab):
+def test_points_have_names_and_their_repetitions_also_with_files_of_one_name(lab, tmp_path):
     points = {"slow": {"strategy": "fluid"}, "fast": {"strategy": "all_at_once"}}
     study = measure(points, {"repetitions": 2, "keys": 99})
     rows = [(row["strategy"], row["seed"]) for row in study.rows()]
@@ -65,10 +65,7 @@ def test_points_have_names_and_their_repetitions(lab):
     seconds, migration = study.timelines()["slow"]
     assert list(seconds["runs"]) == [2, 2, 2]
     assert migration is TABLES["migration"]
-
-
-def test_points_with_files_of_one_name_are_different_points(lab, tmp_path):
-    texts = {}
+    texts, lab.made = {}, 0
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "words.txt").write_text("a b c")

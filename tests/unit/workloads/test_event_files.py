@@ -245,9 +245,7 @@ def other(name, values=None):
         (other("key", pa.array(["a", "b", "c"])), {}, "column key of source events is string, expected int64"),
     ],
 )
-def test_what_another_tool_has_written_is_refused_if_rows_or_columns_are_not_like_those_of_the_source(
-    path, change, how, words
-):
+def test_what_another_tool_has_written_is_refused_if_it_is_not_like_the_source(path, change, how, words):
     write(path, KeyCount(**KEYCOUNT, seed=5))
     table = pq.read_table(path)
     pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), path, **how)
@@ -264,7 +262,7 @@ def test_another_workload_or_another_number_of_routers_is_refused(path):
     EventFile(str(path)).require(other, {"events": 2})
 
 
-def test_of_files_that_events_were_made_of_the_names_are_compared(tmp_path, path):
+def test_of_files_that_events_were_made_of_the_names_are_compared_and_of_other_texts_all(tmp_path, path):
     (tmp_path / "a.txt").write_text("one two three")
     wordcount = workloads.get("wordcount")
     there = wordcount(text=str(tmp_path / "a.txt"))
@@ -272,17 +270,14 @@ def test_of_files_that_events_were_made_of_the_names_are_compared(tmp_path, path
     assert str(tmp_path) not in json.dumps(EventFile(str(path)).head.model_dump()), "no folder of this machine"
     EventFile(str(path)).require(there, {"words": 2})
     refused(path, "events of text = .*a.txt, and the run has b.txt", wordcount(text=str(tmp_path / "b.txt")))
-
-
-class Named(KeyCount):
-    label: str = "a/x"
-
-
-def test_of_texts_that_are_no_files_all_is_compared(path):
     labelled = with_sources(Named, lambda plain: [replace(plain, drawn_with=("label",))])
     write(path, labelled(**KEYCOUNT))
     EventFile(str(path)).require(labelled(**KEYCOUNT), {"events": 2})
     refused(path, "events of label = a/x, and the run has b/x; set label=a/x", labelled(**KEYCOUNT, label="b/x"))
+
+
+class Named(KeyCount):
+    label: str = "a/x"
 
 
 # -- own events --------------------------------------------------------------------------------------------------------

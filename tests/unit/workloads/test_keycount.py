@@ -104,7 +104,7 @@ def test_a_run_without_mistakes_has_nothing_wrong(routers, frames, events_per_fr
     assert wrong(workload, made) == []
 
 
-def test_keys_that_exist_once_used_cost_nothing_before_and_any_of_them_comes():
+def test_keys_that_exist_once_used_cost_nothing_before_and_any_comes_but_one_that_was_never_used_has_no_state():
     workload = make(exist="once used", skew=0, keys=32_768_000_000)
     made = run(workload, routers=2, frames=20, events_per_frame=10)
     keys = made.events["key"]
@@ -113,9 +113,6 @@ def test_keys_that_exist_once_used_cost_nothing_before_and_any_of_them_comes():
     assert wrong(workload, made) == []
     with pytest.raises(ValidationError, match=r"skew = 0.8: must be 0 with exist = once used"):
         make(exist="once used")
-
-
-def test_a_key_that_was_never_used_has_no_state():
     workload = make(exist="once used", skew=0, keys=10**9)
     made = run(workload)
     extra = make(keys=10**6).payloads(np.array([5]), np.array([0]))[0].tobytes()

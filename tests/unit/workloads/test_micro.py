@@ -66,13 +66,11 @@ def test_a_router_makes_ready_to_draw_with_another_skew_only_if_it_comes_to_that
 
 
 @pytest.mark.parametrize("routers", [1, 3])
-def test_a_run_without_mistakes_has_nothing_wrong(routers):
-    workload = make()
-    made = run(workload, routers=routers)
-    assert wrong(workload, made) == []
-    assert 0 < made.events["writes"].sum() < len(made.events)
+def test_only_events_that_write_change_anything(routers):
+    made = run(make(), routers=routers)
+    assert wrong(make(), made) == []
     left = sum(part["count"].sum() for part in made.final)
-    assert left == made.events["writes"].sum(), "only those that write change anything"
+    assert 0 < left == made.events["writes"].sum() < len(made.events)
 
 
 @pytest.mark.parametrize("writes", [True, False])

@@ -98,15 +98,7 @@ def test_a_document_raises_the_alerts_of_the_rules_that_were_there_before_it():
         document(2, "public"),  # of a customer without rules
         document(1, "public", employee=2),
         document(1, "public"),
-    ) == [
-        (1, 1, [], 0),
-        (2, 0, [], 0),
-        (3, 2, [0], 1),
-        (4, 3, [], 1),
-        (1, 1, [], 0),
-        (5, 4, [0], 1),
-        (6, 5, [0], 2),
-    ]
+    ) == [(1, 1, [], 0), (2, 0, [], 0), (3, 2, [0], 1), (4, 3, [], 1), (1, 1, [], 0), (5, 4, [0], 1), (6, 5, [0], 2)]
 
 
 def test_a_global_rule_is_for_all_of_its_key_and_a_path_that_is_not_there_meets_nothing():

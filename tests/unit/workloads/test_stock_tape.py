@@ -144,14 +144,11 @@ def numbered(batch: pa.RecordBatch) -> list[tuple[int, bool]]:
     return list(zip(batch["order"].to_pylist(), batch["deletes"].to_pylist(), strict=True))
 
 
-def test_at_its_end_the_exchange_closes_and_the_next_lap_has_other_orders():
+def test_at_its_end_the_exchange_closes_and_other_routers_begin_elsewhere_and_leave_no_order_either():
     lap = [(0, False), (1, False), (0, True), (2, False)]
     taken = Played(laps(orders(*lap), 1, 0)).take(np.arange(12))
     closed = [*lap, (1, True), (2, True)]
     assert numbered(taken) == [((n + first) * ROUTERS, d) for first in (0, 3) for n, d in closed]
-
-
-def test_other_routers_begin_elsewhere_and_leave_no_order_either():
     lap = orders(*[(n, False) for n in range(50)], *[(n, True) for n in range(25)])
     for router in range(1, 4):
         taken = numbered(next(laps(lap, 1, router)))

@@ -117,7 +117,7 @@ def test_an_event_behind_the_watermark_of_its_place_less_the_lag_is_late_and_cha
     assert unit.advance(200, 500) == [(WINDOW, 1, 100, 1)]
 
 
-def test_a_key_without_events_for_so_long_falls_idle_once_until_its_next_event():
+def test_a_key_without_events_for_so_long_falls_idle_once_and_has_one_timer_for_that_and_for_each_window():
     unit = OneUnit()
     assert unit.advance(0, 100) == []
     unit.process(0, (1, 100, 100), (2, 100, 100))
@@ -134,9 +134,6 @@ def test_a_key_without_events_for_so_long_falls_idle_once_until_its_next_event()
     late.advance(500, 100)
     assert late.process(500, (1, 500, 0)) == [(0, True, 0, 0)]
     assert late.advance(500, 115) == [(IDLE, 1, 100, 0)], "a late event, too, keeps its key from that"
-
-
-def test_a_key_has_one_timer_per_window_and_one_for_idleness():
     unit = OneUnit()
     for now in range(100, 140):
         unit.advance(0, now)

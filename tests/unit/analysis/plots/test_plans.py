@@ -86,7 +86,7 @@ def test_the_sentences_follow_from_the_plans_and_matched_makes_the_fewest_steps(
     assert said.endswith(f"matched makes {len(made.steps)}, the fewest.")
 
 
-def test_the_chart_has_a_bar_per_unit_in_the_row_of_its_destination_and_the_colour_of_its_source():
+def test_the_chart_has_a_bar_per_unit_at_its_destination_in_the_colour_of_its_source_and_a_shade_for_a_gate():
     figure = plan_panels({"one": one_by_one()})
     [ax] = figure.axes
     agreeing = [bar for bar in ax.patches if bar.get_x() in (0.0, 2.0, 5.0, 9.0) and bar.get_width() == 1.0][:4]
@@ -97,9 +97,6 @@ def test_the_chart_has_a_bar_per_unit_in_the_row_of_its_destination_and_the_colo
     assert seen[0] == seen[1] != seen[2] == seen[3]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["2", "3"]
     assert [text.get_text() for text in figure.legends[0].get_texts()][:2] == ["from slot 0", "from slot 1"]
-
-
-def test_a_gate_is_shaded_for_as_long_as_its_step_lasts():
     figure = plan_panels({"gated": once(Mode(gate="slots"))})
     shade = figure.axes[0].patches[0]
     assert (shade.get_x(), shade.get_width()) == (0.0, 7.0)

@@ -59,7 +59,7 @@ def test_seconds_of_which_an_overloaded_job_has_no_result_are_missed_and_in_its_
     assert nothing["missed"].all() and nothing["backlog"].tolist() == [10, 20]
 
 
-def test_slots_are_paid_for_from_the_request_on_and_until_their_state_has_gone():
+def test_slots_are_paid_for_until_their_state_has_gone_and_of_a_second_count_the_mean_and_all_stages():
     rows = [
         (0.0, 1, 1, False),  # and before it
         (2.0, 1, 3, False),  # asked for
@@ -75,9 +75,6 @@ def test_slots_are_paid_for_from_the_request_on_and_until_their_state_has_gone()
     by_hand = [(4.0, 1, 1, True), (5.0, 2, 2, True), (6.0, 2, 2, False)]
     paid = scaling_timeline(latency(), looks(*down, *by_hand), 0.0, 7.0, 500)["slots"].tolist()
     assert paid == [4, 4, 4, 1, 1, 2, 2], "at every look of a migration in, and not at one of the next"
-
-
-def test_slots_of_a_second_are_its_mean_and_those_of_all_stages_count():
     half = scaling_timeline(latency(), looks((0.0, 1, 1, False), (3.5, 1, 3, False)), 0.0, 5.0, 500)["slots"]
     assert half.tolist() == [1, 1, 1, 2, 3]
     two = pd.concat([ONE, looks((0.0, 2, 2, False), stage=1)])

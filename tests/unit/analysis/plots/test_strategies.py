@@ -34,15 +34,12 @@ def legend_of(legend) -> list[str]:
     return [text.get_text() for text in legend.get_texts()]
 
 
-def test_a_point_of_a_strategy_looks_like_it_and_an_unknown_one_the_same_every_time_and_like_no_preset():
+def test_every_point_and_preset_has_its_look_and_an_unknown_one_the_same_every_time_and_that_of_no_preset():
     point, plain, mine = (style.style_of(name) for name in ("q5, fluid", "fluid", "my_own"))
     assert point[:3] == plain[:3] and point.label == "q5, fluid"
     assert style.style_of("fluid, q5") == style.style_of("fluid, q5") != plain
     assert mine == style.style_of("my_own") and mine.label == "my_own"
     assert mine.line not in {style.style_of(name).line for name in PRESETS}
-
-
-def test_every_preset_has_a_look_of_its_own():
     all_styles = [style.style_of(name) for name in PRESETS]
     assert len({one.marker for one in all_styles}) == len({one.label for one in all_styles}) == len(PRESETS)
     assert len({(one.colour, one.line) for one in all_styles}) == len(PRESETS)

@@ -142,7 +142,7 @@ def test_resources_have_their_units_and_a_total_and_processes_are_told_apart(tab
     assert len({(sign.get_color(), sign.get_linestyle()) for sign in drawn}) == len(drawn)
 
 
-def test_how_full_the_machine_was_has_a_panel_of_its_own_if_all_runs_know(tables):
+def test_how_full_the_machine_was_has_a_panel_if_all_runs_know_and_what_others_took_is_apart_and_hatched(tables):
     machine = [
         pd.DataFrame({"t_s": [-0.5, 0.5], "metric": "machine_cores", "instance": instance, "value": value})
         for instance, value in (("all", 2.0), ("busy", 1.5), ("stolen", 0.1))
@@ -159,13 +159,6 @@ def test_how_full_the_machine_was_has_a_panel_of_its_own_if_all_runs_know(tables
     of_a_quota = tables | {"metrics": pd.concat([tables["metrics"], *machine[:2]])}
     figure = timelines.resource_panels({"fluid": of_a_quota})
     assert [top(area) for area in figure.axes[2].collections[:3]] == pytest.approx([75, 75, 75])
-
-
-def top(area):
-    return area.get_paths()[0].get_extents().ymax
-
-
-def test_what_others_took_is_apart_and_the_seconds_are_hatched_in_all_panels(tables):
     told = [("machine_cores", "all", 2.0), ("machine_cores", "busy", 1.5), ("machine_cores", "stolen", 0.1)]
     told += [("machine_cores", "others", 0.5), ("disturbed", "machine", 1.0)]
     rows = [(at, *each) for at in (-0.5, 0.5) for each in told]
@@ -176,6 +169,10 @@ def test_what_others_took_is_apart_and_the_seconds_are_hatched_in_all_panels(tab
     for ax in (*figure.axes, *timelines.throughput_panels({"fluid": knows}).axes):
         assert [patch.get_extents().width > 0 for patch in hatched(ax)] == [True]
         assert spans(ax) == [(-2.0, 1.0)], "the two samples, each of two seconds"
+
+
+def top(area):
+    return area.get_paths()[0].get_extents().ymax
 
 
 def hatched(ax):
