@@ -395,13 +395,6 @@ def test_more_executions_than_anybody_wants_and_a_missing_file_are_refused(folde
 # --- the samples
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "data").rglob("*.yaml")), ids=lambda file: file.name)
-def test_a_sample_fits_its_notebook_and_is_described(file):
-    made = prepare(file, ROOT / "notebooks")
-    assert made.executions
-    assert f"`{file.relative_to(ROOT / 'data').as_posix()}`" in (ROOT / "data" / "README.md").read_text()
-
-
 def test_the_files_that_samples_name_are_there_and_in_the_image():
     (copied,) = re.findall(r"^for folder in (.+); do$", (ROOT / "cluster" / "install.sh").read_text(), re.MULTILINE)
     batches = [load_batch(file) for file in (ROOT / "data").rglob("*.yaml")]

@@ -159,9 +159,10 @@ def test_sets_that_start_something_else_than_measure_are_understood(folder, file
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "data").rglob("*.yaml")), ids=lambda file: file.name)
-def test_every_set_of_the_repository_is_possible_on_a_machine_that_is_large_enough(folder, file):
+def test_every_set_of_the_repository_is_described_and_possible_on_a_machine_that_is_large_enough(folder, file):
+    assert f"`{file.relative_to(ROOT / 'data').as_posix()}`" in (ROOT / "data" / "README.md").read_text()
     told = forecast(prepare(file, ROOT / "notebooks"), None, Resources(cpus=64, memory=1024 * GIB, free=1024 * GIB))
     refused = [reason for reason in told.refused if "use `--profile local-cluster`" not in reason]
-    assert refused == []
+    assert refused == [] and told.executions
     assert bool(told.runs) == (file.parent.name + "/" + file.stem.rpartition("-")[0] not in WITHOUT_RUNS)
     assert ("Flink" in told.services) == ("flink" in file.read_text())

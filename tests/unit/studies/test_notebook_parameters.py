@@ -25,6 +25,8 @@ SIMULATE = "compare/04_simulate_clusters"
 @pytest.fixture(autouse=True)
 def home(monkeypatch, tmp_path):
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+    yield
+    plt.close("all")
 
 
 def asked(notebook, **parameters):
@@ -126,7 +128,6 @@ def test_the_title_of_a_figure_of_deaths_says_how_many_there_are(times, words):
     )
     found = execute("replication/01_deaths", "masking_panels", study=study, workload="micro", slots=2, times=times)
     assert found["title"] == f"micro, 2 slots, 2000 events/s, frames of 20 ms, {words}"
-    plt.close("all")
 
 
 @pytest.mark.parametrize(("deaths", "words"), [(19, "the longest of the silences is 60 ms"), (20, "the P99 of the")])
@@ -269,7 +270,6 @@ def test_snapshots_that_did_not_come_are_not_drawn(notebook):
     for taken, drawn in ((made, True), (made | {"snapshots": made["snapshots"].iloc[:0]}, False)):
         study = Study({"fluid": [(run(), taken)]}, {"fluid": make_spec({})})
         assert ("figure" in execute(notebook, "snapshot_figure", study=study, snapshot_s=30.0)) == drawn
-    plt.close("all")
 
 
 def test_a_notebook_that_has_nothing_to_draw_says_so_and_goes_on():
@@ -287,7 +287,6 @@ def test_a_notebook_that_has_nothing_to_draw_says_so_and_goes_on():
     of = {"slots": 2, "to_slots": 4, "keys": 9}
     bad = [run(status="bad")]
     assert "figure" not in execute("start/03_invent", "panels(timelines", compared=["fluid"], manifests=bad, **of)
-    plt.close("all")
 
 
 def compared(store, monkeypatch, capsys, **parameters):
@@ -298,7 +297,6 @@ def compared(store, monkeypatch, capsys, **parameters):
         exec(source, names)
         if not number:
             names |= parameters
-    plt.close("all")
     return names, capsys.readouterr().out
 
 
