@@ -51,43 +51,40 @@ def test_progress_is_told_to_who_waits_and_does_not_stay_in_the_copy(executed):
     assert "second 2</pre>" not in page
 
 
-def test_a_cell_that_fails_says_why_and_nothing_else(executed):
+def test_a_cell_that_fails_says_why_and_nothing_else_and_standard_error_reaches_who_waits(executed):
     done, outputs, told = executed(TELL + "    raise ValueError('no room')")
     assert "ValueError: no room" in done.error
     assert "second 2" in told
     assert [output["output_type"] for output in outputs] == ["display_data", "stream", "error"]
     assert outputs[0]["data"] == {"text/plain": ""}
-
-
-def test_what_a_program_says_on_standard_error_still_reaches_who_waits(executed):
     _, outputs, told = executed("import sys; _ = sys.stderr.write('take care\\n')")
     assert told == "take care\n"
     assert [output["text"] for output in outputs] == ["take care\n"]
 
 
-def test_verdicts_and_notes_of_the_runs_are_what_a_reader_sees_last(monkeypatch):
+def run(run_id, status="ok", notes=()):
+    summary = SimpleNamespace(model_dump=lambda mode: {"run_id": run_id})
+    return SimpleNamespace(run_id=run_id, status=status, summary=summary, notes=list(notes))
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        (
+            {"one": run("1-fluid"), "two": run("2-lazy", "bad", ["the query died", "late"])},
+            "one, 1-fluid: verdict ok\ntwo, 2-lazy: verdict bad\n  the query died\n  late",
+        ),
+        (
+            {"one": run("1-fluid", notes=["of one job", "late"]), "two": run("2-lazy", notes=["of one job"])},
+            "one, 1-fluid: verdict ok\n  late\ntwo, 2-lazy: verdict ok\nof each of these runs:\n  of one job",
+        ),
+        ({"one": run("1-fluid", notes=["of one job"])}, "one, 1-fluid: verdict ok\n  of one job"),
+        ({}, ""),
+    ],
+    ids=["each its own", "one of all is there once", "of a single run", "none"],
+)
+def test_verdicts_and_notes_of_the_runs_are_what_a_reader_sees_last(monkeypatch, points, words):
     shown = []
     monkeypatch.setattr(notebook, "display", lambda data, raw: shown.append(data))
-    summary = SimpleNamespace(model_dump=lambda mode: {"run_id": "1-fluid"})
-    fine = SimpleNamespace(run_id="1-fluid", status="ok", summary=summary, notes=[])
-    late = SimpleNamespace(run_id="2-lazy", status="bad", summary=summary, notes=["the query died", "late"])
-    notebook.publish({"one": [fine], "two": [late]})
-    assert shown == [
-        {
-            MIME: [{"run_id": "1-fluid"}] * 2,
-            "text/plain": "one, 1-fluid: verdict ok\ntwo, 2-lazy: verdict bad\n  the query died\n  late",
-        }
-    ]
-
-
-def test_a_note_that_all_runs_have_is_there_once(monkeypatch):
-    shown = []
-    monkeypatch.setattr(notebook, "display", lambda data, raw: shown.append(data["text/plain"]))
-    for notes in ({"1-fluid": ["of one job", "late"], "2-lazy": ["of one job"]}, {"1-fluid": ["of one job"]}, {}):
-        runs = {i: SimpleNamespace(run_id=i, status="ok", summary=None, notes=n) for i, n in notes.items()}
-        notebook.publish({f"of {i[2:]}": [run] for i, run in runs.items()})
-    assert shown == [
-        "of fluid, 1-fluid: verdict ok\n  late\nof lazy, 2-lazy: verdict ok\nof each of these runs:\n  of one job",
-        "of fluid, 1-fluid: verdict ok\n  of one job",
-        "",
-    ]
+    notebook.publish({name: [run] for name, run in points.items()})
+    assert shown == [{MIME: [{"run_id": run.run_id} for run in points.values()], "text/plain": words}]

@@ -146,10 +146,7 @@ def test_its_runs_are_correct_and_figures_tables_and_conclusion_come_from_them(n
 
 
 # Files of their own have them.
-ELSEWHERE = (
-    "compare/02_compare_runs",
-    *("start/00_quickstart", "start/01_strategy_space", "start/02_explore"),
-)
+ELSEWHERE = ("compare/02_compare_runs", *("start/00_quickstart", "start/01_strategy_space", "start/02_explore"))
 SETS = {
     f"{file.parent.name}/{file.stem.removesuffix('-smoke')}": file
     for file in sorted((ROOT / "data").rglob("*-smoke.yaml"))

@@ -10,15 +10,8 @@ from executed_copy import Copy, keyshift
 from keyshift.studies.notebook import execute
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "02_explore.ipynb"
-SMALL = {
-    "script": '["2: scale 3", "5: double"]',
-    "seconds": "9",
-    "rate": "500",
-    "frame_ms": "20",
-    "slots_max": "3",
-    "key_groups": "16",
-    "settings": '{"keys": 1000, "state_bytes": 64}',
-}
+SMALL = {"script": '["2: scale 3", "5: double"]', "settings": '{"keys": 1000, "state_bytes": 64}', "key_groups": "16"}
+SMALL |= {"seconds": "9", "rate": "500", "frame_ms": "20", "slots_max": "3"}
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +20,11 @@ def executed(execute_small):
 
 
 def test_the_script_was_played_and_the_run_is_correct(executed):
-    _, copy, _ = executed
+    home, copy, _ = executed
     [row] = copy.rows
-    assert row["verdict"] == "ok"
-    assert row["units_moved"] > 0
+    assert row["verdict"] == "ok" and row["units_moved"] > 0
+    assert json.loads(keyshift(home, "results", "show", row["run_id"]).stdout)["status"] == "ok", "it is stored"
+    assert keyshift(home, "job", "list", "--json").stdout == "", "no job is left"
     pressed = re.findall(r"\*\*(scale 3|double)\*\* at (\d+) s: (no|\d+) units? moved", copy.said)
     assert [what for what, *_ in pressed] == ["scale 3", "double"], copy.said
     (_, scaled_s, _), (_, doubled_s, _) = pressed
@@ -47,22 +41,10 @@ def test_the_last_picture_and_what_was_seen_are_in_the_copy_and_no_widget_is(exe
     assert copy.printed.strip().endswith("has ended, verdict ok")
 
 
-def test_the_run_is_stored_and_no_job_is_left(executed):
-    home, copy, _ = executed
-    [row] = copy.rows
-    assert keyshift(home, "job", "list", "--json").stdout == ""
-    assert json.loads(keyshift(home, "results", "show", row["run_id"]).stdout)["status"] == "ok"
-
-
-def test_without_a_script_nothing_is_started_and_nothing_is_waited_for(tmp_path, monkeypatch):
+def test_without_a_script_or_with_one_that_is_not_right_nothing_is_started_or_waited_for(tmp_path, monkeypatch):
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
     done = execute(NOTEBOOK, {}, tmp_path)
     assert done.error is None and not done.rows
     assert "no job explore runs" in "".join(output.get("text", "") for output in Copy(done.notebook).outputs)
-
-
-def test_a_script_that_is_not_right_stops_it_before_anything_is_started(tmp_path, monkeypatch):
-    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
-    done = execute(NOTEBOOK, {"script": ["1: scael 3"]}, tmp_path)
-    assert "did you mean 'scale'" in done.error
+    assert "did you mean 'scale'" in execute(NOTEBOOK, {"script": ["1: scael 3"]}, tmp_path).error
     assert not (tmp_path / "jobs").exists()

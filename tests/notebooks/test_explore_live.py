@@ -25,10 +25,8 @@ class Page:
         self._client.start_channels()
         self._client.wait_for_ready(timeout=60)
         self._widgets: dict[str, dict] = {}
-        parameters, explorer = [c.source for c in nbformat.read(NOTEBOOK, as_version=4).cells if c.cell_type == "code"][
-            :2
-        ]
-        for code in (parameters, SMALL, explorer):
+        cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+        for code in (cells[0], SMALL, cells[1]):  # parameters, and the explorer
             self._client.execute(code)
 
     def close(self) -> None:

@@ -17,6 +17,9 @@ def migration(*installed_s):
     return pd.DataFrame({"installed_s": installed_s})
 
 
+CUT_SHORT = "whether it helped is not known, as the load ended before b was seen to recover."
+
+
 def row(strategy, silence_ms, verdict="ok", recover_s=1.0):
     lost = int(verdict != "ok")
     return summary(strategy, verdict=verdict, silence_ms=silence_ms, recover_s=recover_s, lost=lost)
@@ -64,14 +67,10 @@ def test_whether_it_helped_follows_from_the_numbers(value, hurt, words):
     assert said == ["Both runs are correct: nothing lost, duplicated, reordered or wrong.", f"{LATE}: {words}"]
 
 
-def test_nothing_is_known_of_a_point_that_has_died():
+def test_nothing_is_known_of_a_point_that_has_died_and_a_measure_that_is_not_there_is_told():
     table = pd.DataFrame({"verdict": ["ok"], LATE: [1.0]}, index=["a"])
     said = incident_sentences([row("a", 1.0)], table, {"b": "a", "c": "b"}, [LATE])
     assert said[1:] == [f"{LATE}: not known for b.", f"{LATE}: not known for c and b."]
-
-
-def test_a_measure_that_is_not_there_is_told():
-    table = pd.DataFrame({"verdict": ["ok"], LATE: [1.0]}, index=["a"])
     with pytest.raises(BadInput, match="no column pains"):
         incident_sentences([row("a", 1.0)], table, {}, ["pains"])
 
@@ -109,11 +108,7 @@ def test_late_results_of_repetitions_are_tested_for_chance_and_what_nobody_knows
     ("recovered", "words"),
     [
         ((1.0, None), "20 with **b**, at least 120 with **a**; it helped, 6.0 times less."),
-        (
-            (None, 1.0),
-            "at least 20 with **b**, 120 with **a**; whether it helped is not known, as the load ended before b was "
-            "seen to recover.",
-        ),
+        ((None, 1.0), f"at least 20 with **b**, 120 with **a**; {CUT_SHORT}"),
     ],
 )
 def test_who_was_not_seen_to_recover_has_not_helped(recovered, words):

@@ -23,10 +23,9 @@ def latency(after_ms, until_s=2):
     return pd.DataFrame({"created_s": created, "latency_ms": np.where(created < until_s, 500.0, after_ms)})
 
 
-def test_what_is_noticed_of_an_interruption_is_a_row():
-    table = interruptions(
-        [row("flink_restart", 3000.0), row("fluid", 40.0)], {"flink_restart": [latency(7.0)], "fluid": [latency(8.0)]}
-    )
+def test_what_is_noticed_of_an_interruption_is_a_row_for_which_tables_have_to_be_there():
+    tables = {"flink_restart": [latency(7.0)], "fluid": [latency(8.0)]}
+    table = interruptions([row("flink_restart", 3000.0), row("fluid", 40.0)], tables)
     assert table.loc["flink_restart"].to_dict() == {
         "runs": 1,
         "verdict": "ok",
@@ -39,17 +38,18 @@ def test_what_is_noticed_of_an_interruption_is_a_row():
         "normal again after (s)": 2.0,
     }
     assert table["P50 after (ms)"].tolist() == [7.0, 8.0]
+    with pytest.raises(BadInput, match="a has 1 correct runs and 0 latency tables"):
+        interruptions([row("a", 1000.0)], {})
+    with pytest.raises(BadInput, match="no run given"):
+        interruptions([], {})
 
 
-def test_repetitions_are_their_median_and_a_bad_run_does_not_count():
+def test_repetitions_are_their_median_bad_runs_do_not_count_and_their_point_is_compared_with_none():
     rows = [row("a", 1000.0), row("a", 9000.0, verdict="bad"), row("a", 3000.0), row("a", 2000.0)]
     table = interruptions(rows, {"a": [latency(1.0)] * 3})
     assert table.loc["a", ["runs", "verdict", "silence (s)"]].tolist() == [4, "bad (1 of 4)", 2.0]
     table = interruptions([each for each in rows if each["verdict"] == "ok"], {"a": [latency(1.0)] * 3})
     assert interruption_sentences(table, "a") == ["a: no result for 2.0 s, the median of its runs."]
-
-
-def test_a_point_with_a_bad_run_is_compared_with_none():
     rows = [row("a", 1000.0), row("a", 1000.0, verdict="bad"), row("b", 9000.0)]
     table = interruptions(rows, {"a": [latency(1.0)], "b": [latency(1.0)]})
     not_correct = "a is not compared: a run of it is not correct, or none says"
@@ -57,29 +57,18 @@ def test_a_point_with_a_bad_run_is_compared_with_none():
     assert interruption_sentences(table, "b") == ["b: no result for 9.0 s."]
     assert steady_sentences(table, "a") == [f"{not_correct} what its latency is."]
     assert steady_sentences(table, "b") == ["b: P50 10 and P99 20 ms before the request."]
-
-
-def test_without_a_correct_run_nothing_is_known():
     table = interruptions([row("a", 1000.0, verdict="bad"), row("b", 2000.0)], {"b": [latency(1.0)]})
     assert table.loc["a", "verdict"] == "bad (1 of 1)" and np.isnan(table.loc["a", "silence (s)"])
     assert interruption_sentences(table, "b") == ["b: no result for 2.0 s."]
 
 
-def test_there_is_no_after_if_latency_was_never_normal_again():
-    table = interruptions([row("a", 1000.0, recover_s=None)], {"a": [latency(1.0)]})
-    assert np.isnan(table.loc["a", "P50 after (ms)"]) and np.isnan(table.loc["a", "normal again after (s)"])
+def test_there_is_no_after_if_latency_was_never_normal_again_and_the_first_second_is_never_in_it():
+    def after(recover_s, tables):
+        table = interruptions([row("a", 1000.0, recover_s=recover_s)], {"a": [tables]})
+        return table.loc["a", ["P50 after (ms)", "P99 after (ms)", "normal again after (s)"]]
 
-
-def test_what_is_created_in_the_first_second_is_never_after():
-    table = interruptions([row("a", 1000.0, recover_s=0.0)], {"a": [latency(7.0, until_s=1)]})
-    assert table.loc["a", ["P99 after (ms)", "normal again after (s)"]].tolist() == [7.0, 0.0]
-
-
-def test_rows_and_tables_have_to_belong_together():
-    with pytest.raises(BadInput, match="a has 1 correct runs and 0 latency tables"):
-        interruptions([row("a", 1000.0)], {})
-    with pytest.raises(BadInput, match="no run given"):
-        interruptions([], {})
+    assert after(None, latency(1.0)).isna().all()
+    assert after(0.0, latency(7.0, until_s=1)).tolist() == [7.0, 7.0, 0.0]
 
 
 def test_silences_are_compared_in_words():
@@ -131,9 +120,6 @@ def test_a_silence_around_a_moment_is_told_beside_that_of_the_time_before():
     assert table["before_s"].round(3).tolist()[:2] == [0.02, 0.02]
     assert table["silence_s"].round(2).tolist()[:2] == [0.09, 4.02], "one that begins in time counts whole"
     assert table.loc[2, ["before_s", "silence_s"]].isna().all()
-
-
-def test_a_hiccup_long_before_a_moment_does_not_count():
-    came = np.r_[np.arange(-6, -4, 0.02), np.arange(-3, 3, 0.02)]
+    came = np.r_[np.arange(-6, -4, 0.02), np.arange(-3, 3, 0.02)]  # a hiccup long before
     table = silences_around(pd.DataFrame({"created_s": came, "latency_ms": 0.0}), [0.0])
     assert table.loc[0].round(3).tolist() == [0.0, 0.02, 0.02]

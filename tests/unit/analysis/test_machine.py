@@ -23,20 +23,12 @@ def sampled(*seconds):
     return pd.DataFrame([*rows, (-3.0, "cpu_cores", "spark_jvm", 9.0)], columns=["t_s", "metric", "instance", "value"])
 
 
-def test_only_measured_time_before_the_trigger_counts():
+def test_only_measured_time_before_the_trigger_counts_and_who_does_not_know_the_host_knows_no_share_of_it():
     metrics = sampled((-9, 2.0, 2.0, 0.0), (-4, 2.0, 1.0, 0.2), (-2, 2.0, 1.4, 0.0), (1, 2.0, 2.0, 0.0))
     assert shares_before(metrics, -5.0) == (pytest.approx(0.6), pytest.approx(0.05))
     assert shares(metrics)["busy"].tolist() == pytest.approx([1.0, 0.5, 0.7, 1.0])
-
-
-def test_a_run_without_samples_of_the_machine_knows_no_share():
-    assert shares_before(sampled(), -5.0) == (None, None)
-    assert shares(sampled()).empty
-
-
-def test_who_does_not_know_the_host_knows_no_share_that_it_gave_to_others():
-    metrics = sampled((-2, 2.0, 1.5, 0.0))
-    assert shares_before(metrics[metrics["instance"] != "stolen"], -5.0) == (0.75, None)
+    assert shares_before(metrics[metrics["instance"] != "stolen"], -5.0) == (pytest.approx(0.6), None)
+    assert shares_before(sampled(), -5.0) == (None, None) and shares(sampled()).empty
 
 
 @pytest.mark.parametrize(
@@ -75,17 +67,18 @@ def test_a_sample_is_of_the_second_that_it_ends_in_and_of_the_one_before():
     assert disturbed(sampled((-1.7, 2.0, 1.0, 0.0))) is None, "nobody looked"
 
 
-def test_p99_before_is_given_without_the_seconds_that_others_disturbed():
-    found = disturbance(LATENCY, looks((-6.9, 1), (-3.9, 0), (-1.7, 1), (1.5, 1), (9.5, 1)), -5.0)
-    assert found == {"p99_undisturbed_ms": pytest.approx(21.0), "disturbed_s": 4.0}, (
-        "-3, -2, 0 and 1; not before or after"
-    )
-
-
-def test_without_a_quiet_second_or_a_look_there_is_no_such_p99():
-    all_of_it = looks(*((at - 0.5, 1) for at in range(-6, 3)))
-    assert disturbance(LATENCY, all_of_it, -5.0) == {"p99_undisturbed_ms": None, "disturbed_s": 7.0}
-    assert disturbance(LATENCY, sampled(), -5.0) == {"p99_undisturbed_ms": None, "disturbed_s": None}
+@pytest.mark.parametrize(
+    ("samples", "p99_ms", "seconds"),
+    [
+        # -3, -2, 0 and 1; not before or after.
+        (looks((-6.9, 1), (-3.9, 0), (-1.7, 1), (1.5, 1), (9.5, 1)), pytest.approx(21.0), 4.0),
+        (looks(*((at - 0.5, 1) for at in range(-6, 3))), None, 7.0),
+        (sampled(), None, None),
+    ],
+    ids=["some", "no quiet second", "no look"],
+)
+def test_p99_before_is_given_without_the_seconds_that_others_disturbed(samples, p99_ms, seconds):
+    assert disturbance(LATENCY, samples, -5.0) == {"p99_undisturbed_ms": p99_ms, "disturbed_s": seconds}
 
 
 @pytest.mark.parametrize(

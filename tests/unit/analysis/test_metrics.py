@@ -28,11 +28,7 @@ def migration(*rows: tuple[float, ...]) -> pd.DataFrame:
 NO_MIGRATION = migration()
 NO_METRICS = pd.DataFrame({"t_s": [], "metric": [], "instance": [], "value": []})
 LOAD = metrics.Offered(begin_s=-5.0, end_s=10.0, took_s=15.0, events=150, unprocessed=0, due=150)
-TWO_STEPS = migration(
-    (0, 1.0, 1.5, 2.0, 2.25, 2.5),
-    (0, 1.0, 1.25, 3.0, 3.5, 3.75),
-    (1, 4.0, 4.5, 4.75, 5.0, 5.5),
-)
+TWO_STEPS = migration((0, 1.0, 1.5, 2.0, 2.25, 2.5), (0, 1.0, 1.25, 3.0, 3.5, 3.75), (1, 4.0, 4.5, 4.75, 5.0, 5.5))
 
 
 def test_a_result_counts_for_the_second_its_event_was_created_in():
@@ -42,19 +38,16 @@ def test_a_result_counts_for_the_second_its_event_was_created_in():
     assert found["p50_ms"].tolist() == [10, 25, 4000]
     assert found["max_ms"].tolist() == [10, 30, 4000]
     assert found["p99_ms"].tolist() == pytest.approx([10, 29.9, 4000])
+    with pytest.raises(BadInput, match=r"per_second: no column latency_ms; the frame has created_s"):
+        metrics.per_second(pd.DataFrame({"created_s": [1.0]}))
 
 
-def test_before_leaves_out_the_warm_up_and_the_migration():
-    p50, p99 = metrics.before(latency((-9, 500), (-4, 10), (-3, 20), (-2, 30), (0, 900)), since_s=-5)
-    assert p50 == 20
-    assert p99 == pytest.approx(29.8)
+def test_before_leaves_out_the_warm_up_the_migration_and_what_was_still_on_its_way_when_that_began():
+    found = metrics.before(latency((-9, 500), (-4, 10), (-3, 20), (-2, 30), (0, 900)), since_s=-5)
+    assert found == (20, pytest.approx(29.8))
     assert metrics.before(latency((1, 5)), since_s=-5) == (None, None)
-
-
-def test_before_leaves_out_what_was_still_on_its_way_when_the_migration_began():
-    """A batch that is under way when Spark is to stop answers after the restart."""
-    p50, p99 = metrics.before(latency((-4, 10), (-3, 10), (-0.2, 1300), (-0.1, 1200)), since_s=-5)
-    assert p50 == p99 == 10
+    # A batch that is under way when Spark is to stop answers after the restart.
+    assert metrics.before(latency((-4, 10), (-3, 10), (-0.2, 1300), (-0.1, 1200)), since_s=-5) == (10, 10)
 
 
 def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_then():
@@ -82,11 +75,6 @@ def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_t
     assert metrics.pace(latency(), offered._replace(events=9, unprocessed=6, due=0))["backlog"] == 6
 
 
-def test_the_objective_is_relative_for_a_slow_job_and_absolute_for_a_fast_one():
-    assert metrics.objective_ms(100) == 200
-    assert metrics.objective_ms(5) == 55
-
-
 @pytest.mark.parametrize(
     ("p99", "not_before", "expected"),
     [
@@ -106,12 +94,14 @@ def test_recovery_is_the_end_of_the_last_second_above_the_objective(p99, not_bef
     assert metrics.recover_s(frame.dropna(), 100.0, not_before) == expected
 
 
-def test_the_spike_is_looked_for_between_trigger_and_recovery_only():
+def test_the_spike_is_looked_for_between_trigger_and_recovery_and_the_objective_is_relative_for_a_slow_job_only():
     frame = seconds({-1: 999.0, 0: 10.0, 1: 80.0, 2: 20.0, 3: 700.0})
     assert metrics.spike_ms(frame, 3.0) == 80
     assert metrics.spike_ms(frame, None) == 700
     assert metrics.spike_ms(frame, 0.0) == 10
     assert metrics.spike_ms(seconds({-1: 5.0}), None) is None
+    assert metrics.objective_ms(100) == 200
+    assert metrics.objective_ms(5) == 55
 
 
 @pytest.mark.parametrize(
@@ -127,15 +117,12 @@ def test_silence_is_the_longest_time_between_two_results(results, expected):
     assert found == (expected and pytest.approx(expected))
 
 
-def test_the_longest_latency_is_of_results_that_arrive_behind_the_trigger():
-    assert metrics.longest_ms(latency((-3.0, 2900), (-0.5, 700), (1.0, 20), (2.5, 60))) == 700
-    assert metrics.longest_ms(latency((-3.0, 2900))) is None
-
-
-def test_the_mean_latency_is_of_events_between_the_trigger_and_the_last_drained_unit():
+def test_the_mean_latency_is_of_events_until_the_last_drained_unit_and_the_longest_of_results_behind_the_trigger():
     results = latency((-0.1, 900), (0.0, 10), (1.0, 20), (2.5, 60), (9.0, 900))
     assert metrics.mean_ms(results, migration((0, 1.0, 1.5, 2.0, 2.25, 2.5))) == 30
     assert metrics.mean_ms(results, NO_MIGRATION) is None
+    assert metrics.longest_ms(latency((-3.0, 2900), (-0.5, 700), (1.0, 20), (2.5, 60))) == 700
+    assert metrics.longest_ms(latency((-3.0, 2900))) is None
 
 
 def test_completion_is_from_the_first_switch_to_the_last_install():
@@ -156,26 +143,16 @@ def test_phases_of_overlapping_units_end_with_the_last_unit():
     }
 
 
-def test_phases_add_up_to_the_time_to_the_last_drained_unit_whatever_the_overlap():
+def test_phases_add_up_to_the_time_to_the_last_drained_unit_and_one_at_an_unknown_moment_is_unknown():
     random = np.random.default_rng(7)
     rows = [(step, *np.cumsum(random.uniform(0, 1, 5)) + step * random.uniform(0, 3)) for step in (0, 0, 1, 1, 2)]
     frame = migration(*rows)
     found = metrics.phases(frame, planned_s=0.0)
     assert min(found[name] for name in metrics.MOMENT_PHASES) >= 0
     assert sum(found[name] for name in metrics.MOMENT_PHASES) == pytest.approx(frame["drained_s"].max())
-
-
-def test_a_phase_at_an_unknown_moment_is_unknown_and_the_others_are_not():
     found = metrics.phases(migration((0, 1.0, NAN, 2.0, 2.5, 3.0), (0, 1.0, 1.5, 2.0, 2.5, 3.0)))
     assert (found["align"], found["transfer"], found["plan"]) == (None, None, None)
     assert (found["prepare"], found["install"], found["catch_up"]) == (1.0, 0.5, 0.5)
-
-
-def test_peak_memory_is_the_largest_sum_over_processes_within_a_second():
-    rows = [(0.1, "rss_mib", "a", 10), (0.9, "rss_mib", "a", 30), (0.2, "rss_mib", "b", 5), (1.0, "rss_mib", "b", 25)]
-    frame = pd.DataFrame([*rows, (0.0, "cpu_cores", "a", 99)], columns=["t_s", "metric", "instance", "value"])
-    assert metrics.peak(frame, "rss_mib") == 35
-    assert metrics.peak(frame, "no_such_metric") is None
 
 
 def test_the_ccdf_counts_ties_and_ends_at_the_maximum():
@@ -188,19 +165,18 @@ def test_the_ccdf_counts_ties_and_ends_at_the_maximum():
     assert metrics.ccdf(latency()).empty
 
 
-def test_repetitions_are_shown_as_median_and_range():
+def test_repetitions_are_median_and_range_and_peak_memory_the_largest_sum_over_processes_within_a_second():
     runs = [metrics.per_second(latency((0, value), *(((1, 7),) if value == 3 else ()))) for value in (1, 3, 8)]
     found = metrics.over_repetitions(runs)
     assert found["runs"].tolist() == [3, 1]
     assert found.loc[0, ["p99_low_ms", "p99_ms", "p99_high_ms"]].tolist() == [1, 3, 8]
+    rows = [(0.1, "rss_mib", "a", 10), (0.9, "rss_mib", "a", 30), (0.2, "rss_mib", "b", 5), (1.0, "rss_mib", "b", 25)]
+    frame = pd.DataFrame([*rows, (0.0, "cpu_cores", "a", 99)], columns=["t_s", "metric", "instance", "value"])
+    assert metrics.peak(frame, "rss_mib") == 35
+    assert metrics.peak(frame, "no_such_metric") is None
 
 
-def test_a_missing_column_is_named():
-    with pytest.raises(BadInput, match=r"per_second: no column latency_ms; the frame has created_s"):
-        metrics.per_second(pd.DataFrame({"created_s": [1.0]}))
-
-
-def test_a_run_is_summarised():
+def test_a_run_is_summarised_and_a_spike_below_the_objective_is_still_that_of_the_migration():
     rows = [(t / 10, 10.0) for t in range(-50, 100)] + [(0.5, 800.0), (3.5, 300.0), (20.0, 10.0)]
     memory = pd.DataFrame({"t_s": [0.0], "metric": "rss_mib", "instance": "a", "value": 64.0})
     given = {"since_s": -4, "bytes_minimum": 20, "copy_bytes_per_s": 10, "planned_s": 0.5}
@@ -211,9 +187,6 @@ def test_a_run_is_summarised():
     assert found["silence_ms"] == pytest.approx(10_100)  # between the results of the events at 9.9 and 20
     assert (found["bytes_moved"], found["units_moved"], found["steps"], found["floor_s"]) == (30, 3, 2, 2.0)
     assert (found["events"], found["rate_per_s"], found["peak_rss_mib"]) == (250, 10.0, 64)
-
-
-def test_a_spike_below_the_objective_is_still_the_spike_of_the_migration():
     bump, later = [(3.0 + i / 100, 40.0) for i in range(100)], [(8.0 + i / 100, 45.0) for i in range(100)]
     rows = [(t / 10, 10.0) for t in range(-50, 100)]
     found = metrics.summarise(latency(*rows, *bump, *later), TWO_STEPS, NO_METRICS, load=LOAD, since_s=-4)
@@ -238,16 +211,13 @@ def test_a_fault_behind_three_quiet_seconds_is_in_spike_and_recovery(moved):
     assert before["recover_s"] == 0.0
 
 
-def test_what_was_sent_is_not_known_if_a_source_died_before_it_told():
+def test_what_was_not_measured_or_not_told_is_none_not_zero():
     silent = TWO_STEPS.assign(bytes=[10, 0, 10], sent_s=[1.9, NAN, 4.6])
     given = latency((0.5, 10)), silent, NO_METRICS
     assert metrics.summarise(*given, load=LOAD, since_s=-4, bytes_beside=5)["bytes_moved"] is None
     whole = latency((0.5, 10)), TWO_STEPS, NO_METRICS
     assert metrics.summarise(*whole, load=LOAD, since_s=-4, bytes_beside=None)["bytes_moved"] is None
     assert metrics.bytes_sent(silent.assign(switched_s=[1.0, NAN, 4.0])) == 20, "without a switch nothing is sent"
-
-
-def test_what_was_not_measured_is_none_not_zero():
     nothing = LOAD._replace(events=0, due=0)
     found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, load=nothing, since_s=-4)
     unknown = {name for name, value in found.items() if value is None}
@@ -282,32 +252,23 @@ def test_the_completion_of_several_migrations_is_the_sum_of_theirs_without_the_p
     assert metrics.completion_s(TWICE, planned((0, 0, 7), (0, 1, 8), (0, 2, 7), (0, 2, 8))) == 11.0, "all of one"
     assert metrics.completion_s(TWICE[:0], PLANNED_TWICE[:0]) is None
     assert metrics.completion_s(TWICE.assign(installed_s=[2, 3, NAN, 12]), PLANNED_TWICE) is None
+    whole = TWICE.assign(aligned_s=TWICE["switched_s"], received_s=TWICE["installed_s"])
+    given = {"load": LOAD, "since_s": -4, "decisions": PLANNED_TWICE}
+    assert metrics.summarise(latency((0.5, 10)), whole, NO_METRICS, **given)["completion_s"] == 3.0
 
 
-def test_migrations_of_two_stages_at_once_are_counted_once():
+def test_units_belong_to_the_migration_of_their_step():
     there = TWICE.assign(stage=1, switched_s=TWICE["switched_s"] + 1, installed_s=TWICE["installed_s"] + 1)
     both = pd.concat([TWICE, there.assign(step=there["step"] + 10)])
     decisions = pd.concat([PLANNED_TWICE, PLANNED_TWICE.assign(stage=1)])
-    assert metrics.completion_s(both, decisions) == 3.0 + 2.0
-
-
-def test_steps_of_a_cancelled_migration_are_not_mistaken_for_those_of_the_next():
-    """A migration is cancelled behind its first step, and the next one moves the others."""
+    assert metrics.completion_s(both, decisions) == 3.0 + 2.0, "two stages at once are counted once"
+    # A migration is cancelled behind its first step, and the next one moves the others.
     made = moves((0, 7, 1.0, 2.0), (1, 9, 10.0, 11.0), (2, 8, 12.0, 13.0))
     decisions = planned((0, 0, 7), (0, 1, 8), (0, 2, 9), (1, 0, 9), (1, 1, 8), (1, -1, 7))
     assert metrics.migration_of(made, decisions).tolist() == [0, 1, 1]
     assert metrics.completion_s(made, decisions) == 1.0 + 3.0
-
-
-def test_units_that_are_written_and_read_again_where_they_are_belong_to_the_migration_of_their_step():
+    # Units are written and read again where they are.
     stayed = moves((0, 5, 1.0, 4.0), (2, 5, 11.0, 14.0)).assign(destination=0)
     made = pd.concat([TWICE, stayed], ignore_index=True)
     assert metrics.migration_of(made, PLANNED_TWICE).tolist() == [0, 0, 1, 1, 0, 1]
     assert metrics.completion_s(made, PLANNED_TWICE) == 3.0 + 3.0
-
-
-def test_a_summary_has_the_completion_without_pauses():
-    columns = {"aligned_s": TWICE["switched_s"], "received_s": TWICE["installed_s"]}
-    given = {"load": LOAD, "since_s": -4, "decisions": PLANNED_TWICE}
-    found = metrics.summarise(latency((0.5, 10)), TWICE.assign(**columns), NO_METRICS, **given)
-    assert found["completion_s"] == 3.0

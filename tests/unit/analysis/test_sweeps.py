@@ -33,7 +33,7 @@ ROWS = [
 ]
 
 
-def test_a_point_is_the_mean_of_its_repetitions_with_student_s_interval():
+def test_a_point_is_the_mean_of_its_repetitions_of_values_that_may_be_words_and_measures_that_may_be_functions():
     found = sweeps.sweep(ROWS, "rate", ["P99 spike (ms)", "transfer (s)"])
     assert found["value"].tolist() == [1000, 1000, 8000, 8000] * 2
     first = found.iloc[0]
@@ -42,6 +42,9 @@ def test_a_point_is_the_mean_of_its_repetitions_with_student_s_interval():
     spikes = found[found["measure"] == "P99 spike (ms)"]
     assert spikes["differs"].tolist() == [None, None, False, True]
     assert found[found["measure"] == "transfer (s)"]["mean"].tolist() == [1.0] * 4
+    found = sweeps.sweep(ROWS, "size", {"spike ÷ 10": lambda row: row["spike_ms"] / 10}, group="workload")
+    assert found["value"].tolist() == [4, "all"]
+    assert found["mean"].tolist() == pytest.approx([6.7 / 6, 18.9 / 6])
 
 
 def test_runs_that_are_not_correct_are_left_out_and_counted():
@@ -53,12 +56,6 @@ def test_runs_that_are_not_correct_are_left_out_and_counted():
     assert "1 run left out: not correct" in legend(figure)
     with pytest.raises(BadInput, match="of 1 runs none is correct"):
         sweep_figures.sweep_bars([bad], "rate")
-
-
-def test_values_may_be_numbers_and_words_and_measures_functions():
-    found = sweeps.sweep(ROWS, "size", {"spike ÷ 10": lambda row: row["spike_ms"] / 10}, group="workload")
-    assert found["value"].tolist() == [4, "all"]
-    assert found["mean"].tolist() == pytest.approx([6.7 / 6, 18.9 / 6])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,7 @@ def test_groups_by_a_parameter_are_named_with_it_and_each_looks_different():
     assert len({(one.colour, one.marker) for one in drawn}) == 6
 
 
-def test_phases_are_stacked_to_the_time_to_the_last_drained_unit():
+def test_phases_are_stacked_to_the_time_to_the_last_drained_unit_and_one_that_nobody_knows_is_not_drawn_as_nothing():
     figure = sweep_figures.phase_bars(ROWS, "rate", "strategy")
     fluid, matched = figure.axes
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["fluid", "matched"]
@@ -131,15 +128,9 @@ def test_phases_are_stacked_to_the_time_to_the_last_drained_unit():
     assert aside == 2.0
     assert legend(figure)[:7] == ["plan", "prepare", "align", "transfer", "install", "catch up", "copies (beside)"]
     assert len(matched.patches) == len(fluid.patches)
-
-
-def test_panels_of_workloads_are_named_if_there_are_several():
-    figure = sweep_figures.phase_bars([*ROWS, row("fluid", 1000, workload="q5")])
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["workload = micro", "workload = q5"]
+    of_several = sweep_figures.phase_bars([*ROWS, row("fluid", 1000, workload="q5")])
+    assert [ax.get_title(loc="left") for ax in of_several.axes] == ["workload = micro", "workload = q5"]
     assert sweep_figures.phase_bars(ROWS).axes[0].get_title(loc="left") == ""
-
-
-def test_a_phase_that_nobody_knows_is_not_drawn_as_nothing():
     rows = [row("stop_restart", 1000, phases=PHASES | {"align": None, "replicate": None})]
     with pytest.raises(BadInput, match="nothing to draw"):
         sweep_figures.sweep_lines(rows, "rate", ["align (s)"])
@@ -165,7 +156,13 @@ def test_the_ranking_says_who_is_first_and_who_may_be_as_good():
     assert sweeps.ranking([]).empty
 
 
-def test_a_point_of_which_a_run_was_cut_short_has_no_rank_and_is_named():
+def test_names_with_numbers_are_in_the_order_of_their_numbers():
+    assert sweeps.in_order("query", ["q11", "q5", "q8"]) == ["q5", "q8", "q11"]
+    assert sweeps.in_order("size", ["all", 16, 4.0, "4x"]) == [4.0, 16, "4x", "all"]
+    assert sweeps.in_order("strategy", ["b", "a", "b"]) == ["b", "a"]
+
+
+def test_a_point_that_was_cut_short_or_in_which_nothing_moved_has_no_rank():
     short = row("lazy", 1000, 1.0, recover_s=None, completion_s=None)
     rows = [*repeated("fluid", 1000, 10, 11), row("lazy", 1000, 1.0, 1), short]
     for measure, what in (("P99 spike (ms)", "recover"), ("recovery (s)", "recover"), ("completion (s)", "complete")):
@@ -174,9 +171,6 @@ def test_a_point_of_which_a_run_was_cut_short_has_no_rank_and_is_named():
         assert said.endswith(f"; lazy: no rank, as not every run was seen to {what}."), measure
     assert sweeps.ranking_sentences([short]) == ["micro: lazy: no rank, as not every run was seen to recover."]
     assert sweeps.ranking(rows, "P99 before (ms)")["label"].tolist() == ["fluid", "lazy"]
-
-
-def test_a_run_in_which_nothing_moved_is_first_in_nothing_that_is_of_a_move():
     known = {"silence_ms": 1.0, "longest_ms": 1.0, "recover_s": 0.0}
     still = row("fluid", 1000, 1.0, parameters={"seed": 0, "trigger": "scale"}, steps=0, **known)
     rows = [still | {"strategy": "stays"}, row("matched", 1000, **known)]
@@ -191,9 +185,3 @@ def test_a_run_in_which_nothing_moved_is_first_in_nothing_that_is_of_a_move():
     rows[0]["parameters"]["fault"] = ""
     assert sweeps.ranking(rows, "P99 before (ms)")["label"].tolist() == ["stays", "matched"]
     assert sweeps.ranking_sentences(rows[:1]) == []
-
-
-def test_names_with_numbers_are_in_the_order_of_their_numbers():
-    assert sweeps.in_order("query", ["q11", "q5", "q8"]) == ["q5", "q8", "q11"]
-    assert sweeps.in_order("size", ["all", 16, 4.0, "4x"]) == [4.0, 16, "4x", "all"]
-    assert sweeps.in_order("strategy", ["b", "a", "b"]) == ["b", "a"]

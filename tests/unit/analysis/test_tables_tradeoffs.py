@@ -14,7 +14,6 @@ from keyshift.planner.presets import PRESETS
 from keyshift.state import backends
 
 MIB = 2**20
-NOT_BY_KEY = {"order": "id", "background": True, "cache": False}
 
 
 def row(strategy: str, spike_ms: float | None, completion_s: float | None, **values: Any) -> dict[str, Any]:
@@ -22,24 +21,27 @@ def row(strategy: str, spike_ms: float | None, completion_s: float | None, **val
     return summary(strategy, spike_ms=spike_ms, completion_s=completion_s, **usual | values)
 
 
-def front(*rows: dict[str, Any]) -> list[str]:
-    frame = tables.tradeoffs(list(rows))
-    return frame[frame["front"]]["strategy"].tolist()
+MATCHED = row("matched", 60, 2.0)
 
 
-def test_the_front_is_whom_nobody_beats_in_both():
-    slow_and_calm, quick_and_rough = row("fluid", 30, 4.0), row("all_at_once", 600, 0.5)
-    beaten, middle = row("stop_restart", 9000, 5.0), row("matched", 60, 2.0)
-    assert front(slow_and_calm, quick_and_rough, beaten, middle) == ["fluid", "all_at_once", "matched"]
-
-
-def test_who_was_not_seen_to_recover_is_not_on_the_front_and_beats_nobody_there():
-    assert front(row("fluid", 30, 1.0, recover_s=None), row("matched", 60, 2.0)) == ["matched"]
-
-
-def test_equals_are_both_on_the_front_and_a_tie_in_one_is_decided_by_the_other():
-    assert front(row("fluid", 30, 4.0), row("matched", 30, 4.0)) == ["fluid", "matched"]
-    assert front(row("fluid", 30, 4.0), row("matched", 30, 2.0)) == ["matched"]
+@pytest.mark.parametrize(
+    ("rows", "front"),
+    [
+        pytest.param(
+            [row("fluid", 30, 4.0), row("all_at_once", 600, 0.5), row("stop_restart", 9000, 5.0), MATCHED],
+            ["fluid", "all_at_once", "matched"],
+            id="whom nobody beats in both",
+        ),
+        pytest.param(
+            [row("fluid", 30, 1.0, recover_s=None), MATCHED], ["matched"], id="not who was not seen to recover"
+        ),
+        pytest.param([row("fluid", 60, 2.0), MATCHED], ["fluid", "matched"], id="equals"),
+        pytest.param([row("fluid", 60, 4.0), MATCHED], ["matched"], id="a tie in one is decided by the other"),
+    ],
+)
+def test_the_front_is(rows, front):
+    frame = tables.tradeoffs(rows)
+    assert frame[frame["front"]]["strategy"].tolist() == front
 
 
 def test_a_run_that_is_not_correct_is_on_no_front_and_beats_nobody():
@@ -63,6 +65,8 @@ def test_repetitions_give_the_median_and_the_range():
     assert point["runs"] == 3
     assert (point["spike_low_ms"], point["spike_ms"], point["spike_high_ms"]) == (30, 40, 90)
     assert (point["completion_low_s"], point["completion_s"], point["completion_high_s"]) == (3.0, 4.0, 5.0)
+    *_, said = tradeoff_sentences([row("fluid", 30, time_s) for time_s in (1.0, 2.0, 6.0)])
+    assert "fluid moves everything, in 2.0 s (the median of its runs); the floor" in said, "others beside it have means"
 
 
 def says(**values: Any) -> dict[str, Any]:
@@ -78,9 +82,15 @@ def test_what_a_run_says_tells_whether_only_owners_change():
     for name, backend in backends.items():
         assert tables.owners_only(says(strategy="fluid", backend=name)) == bool(backend.server), name
     assert tables.owners_only(says(strategy="all_at_once", transfer="access", unit="key"))
-    assert not tables.owners_only(
-        says(strategy="hybrid", backend="memory", transfer="push", unit="group", **NOT_BY_KEY)
-    )
+    pushed = {
+        "backend": "memory",
+        "transfer": "push",
+        "unit": "group",
+        "order": "id",
+        "background": True,
+        "cache": False,
+    }
+    assert not tables.owners_only(says(strategy="hybrid", **pushed))
     assert tables.tradeoffs([says(strategy="hybrid")])["stays"].tolist() == [True]
 
 
@@ -91,15 +101,8 @@ def test_workloads_are_not_mixed_and_no_run_gives_an_empty_frame():
 
 
 def test_the_sentences_name_the_front_the_beaten_the_floor_and_what_stays():
-    said = tradeoff_sentences(
-        [
-            row("fluid", 30, 4.0),
-            row("all_at_once", 600, 0.5),
-            row("rhino", 700, 0.6),
-            row("lazy", 25, 0.1),
-        ]
-    )
-    assert said == [
+    rows = [row("fluid", 30, 4.0), row("all_at_once", 600, 0.5), row("rhino", 700, 0.6), row("lazy", 25, 0.1)]
+    assert tradeoff_sentences(rows) == [
         "lazy: no other strategy is better in both spike and completion. all_at_once, rhino and fluid: there is one "
         "that is about as good in both, or better.",
         "Of what moves everything all_at_once and rhino complete first, in 500 ms to 600 ms; the floor, a bare copy of "
@@ -108,16 +111,13 @@ def test_the_sentences_name_the_front_the_beaten_the_floor_and_what_stays():
     ]
 
 
-def test_of_migrations_of_different_amounts_of_state_nobody_beats_another_one():
+def test_of_other_amounts_of_state_nobody_beats_another_one_nor_does_who_has_copied_before_complete_first():
     half = [row("16 groups", 30, 0.12, floor_s=0.12), row("32 groups", 40, 0.15), row("lazy", 20, 0.01)]
     assert tradeoff_sentences(half) == [
         "Their floors differ, by the state that moves or by when that was measured: they are not compared in spike and "
         "completion.",
         "lazy: completion is the change of owner only; state follows later, or stays where it was.",
     ]
-
-
-def test_who_has_copied_before_does_not_complete_first_of_what_moves_everything():
     rows = [row("all_at_once", 600, 0.5), row("replicated", 30, 0.1, bytes_copied=9 * MIB)]
     assert tables.tradeoffs(rows)["copied"].tolist() == [False, True]
     assert tradeoff_sentences(rows)[1:] == [
@@ -126,15 +126,12 @@ def test_who_has_copied_before_does_not_complete_first_of_what_moves_everything(
     ]
 
 
-def test_two_that_nobody_beats_are_a_matter_of_price():
+def test_two_that_nobody_beats_are_a_matter_of_price_and_who_was_not_seen_to_recover_beats_nobody():
     said = tradeoff_sentences([row("fluid", 30, 4.0, floor_s=None), row("all_at_once", 600, 0.5, floor_s=None)])
     assert said == ["all_at_once and fluid: each pays for a lower spike with a later completion."]
     assert tradeoff_sentences([row("fluid", None, 4.0)]) == [
         "No strategy has both a spike and a completion to compare."
     ]
-
-
-def test_a_run_that_was_not_seen_to_recover_beats_nobody_with_a_spike_that_may_not_be_over():
     said = tradeoff_sentences([row("fluid", 30, 4.0, recover_s=None), row("all_at_once", 600, 5.0)])
     assert said == [
         "fluid: not compared in both, as the load ended before all runs were seen to recover.",
@@ -150,10 +147,8 @@ def test_what_is_about_the_same_neither_beats_nor_is_beaten():
         "Of what moves everything fluid, matched and chunked complete first, in 1.0 s to 1.1 s; the floor, a bare copy "
         "of the same bytes, is 250 ms.",
     ]
-    said = tradeoff_sentences([*same, row("all_at_once", 200.0, 0.3)])
-    assert (
-        said[0] == "all_at_once, fluid, matched and chunked: none is better than another in both spike and completion."
-    )
+    first, *_ = tradeoff_sentences([*same, row("all_at_once", 200.0, 0.3)])
+    assert first == "all_at_once, fluid, matched and chunked: none is better than another in both spike and completion."
     once = [row("fluid", 39.0, 1.0), row("matched", 20.0, 1.05)]
     assert "about the same" in tradeoff_sentences(once)[0], "equal runs differ by as much"
     beaten = tradeoff_sentences([*once, *once])
@@ -167,9 +162,3 @@ def test_the_comparison_shows_copies_minimum_and_floor_if_they_are_known():
     assert table["had to move (MiB)"].tolist() == [10, 10]
     assert table["floor (s)"].tolist() == [0.25, 0.25]
     assert "copied before (MiB)" not in tables.comparison_table([row("fluid", 30, 4.0)])
-
-
-def test_the_sentence_of_several_runs_says_that_it_has_their_median():
-    """A sentence beside it has their mean."""
-    *_, said = tradeoff_sentences([row("fluid", 30, time_s) for time_s in (1.0, 2.0, 6.0)])
-    assert "fluid moves everything, in 2.0 s (the median of its runs); the floor" in said

@@ -49,14 +49,11 @@ def test_latency_belongs_to_the_rate_that_was_offered_when_its_event_was_due():
         timelines.at_rates([run[["created_s"]]], steps, trigger_s=4.0)
 
 
-def test_throughput_counts_results_when_they_come_and_leaves_out_broken_seconds():
+def test_throughput_counts_results_when_they_come_and_ends_with_the_load():
     found = timelines.throughput(stalled()).set_index("second")["results_per_s"]
     assert (found.index[0], found.index[-1]) == (-9, 8)
     assert found[[-1, 0, 1, 2]].tolist() == [100, 0, 0, 300]
     assert timelines.throughput(stalled()[:0]).empty
-
-
-def test_throughput_ends_with_the_load_whenever_its_last_result_comes():
     run = pd.DataFrame({"created_s": np.arange(-2.0, 9.97, 0.01), "latency_ms": 1.0})
     run.loc[len(run) - 1, "latency_ms"] = 1100.0
     found = timelines.throughput(run)
@@ -78,16 +75,13 @@ def test_misses_are_counted_in_seconds():
         timelines.slo_misses(stalled(), 0)
 
 
-def test_resources_are_averaged_by_second_and_added_up():
+def test_resources_are_averaged_by_second_and_added_up_and_faults_are_told_in_their_order():
     found = timelines.resources(METRICS, "cpu_cores")
     assert found.loc[0, ["spark_jvm", "python_workers", "total"]].tolist() == pytest.approx([0.6, 1.0, 1.6])
     assert np.isnan(found.loc[1, "spark_jvm"])
     assert found.loc[1, "total"] == pytest.approx(1.4)
     with pytest.raises(BadInput, match="no metric 'cpu' in this run; it has cpu_cores, fault, rss_mib"):
         timelines.resources(METRICS, "cpu")
-
-
-def test_faults_are_told_in_their_order():
     assert timelines.faults(METRICS) == [(1.5, "kill coordinator"), (4.5, "kill slot")]
     assert timelines.faults(METRICS[:3]) == []
 

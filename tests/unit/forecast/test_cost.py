@@ -66,12 +66,9 @@ class ManyKeys(KeyCount):
 
 
 @pytest.mark.parametrize(
-    ("own", "alone", "cost_us"),
-    [(Plain(), Plain(), 5.0), (ManyKeys(work_us=500), ManyKeys(work_us=0), 505.0)],
+    ("own", "alone", "cost_us"), [(Plain(), Plain(), 5.0), (ManyKeys(work_us=500), ManyKeys(work_us=0), 505.0)]
 )
-def test_parameters_of_ones_own_stay_unless_their_meaning_is_known_and_less_is_possible(
-    own, alone, cost_us, monkeypatch
-):
+def test_parameters_of_ones_own_stay_unless_less_of_them_is_possible(own, alone, cost_us, monkeypatch):
     measured = []
     monkeypatch.setattr(cost, "_computation_us", lambda workload: measured.append(workload) or 5.0)
     assert event_us(own) == cost_us

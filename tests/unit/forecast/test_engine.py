@@ -19,7 +19,9 @@ def host(slots: int, cores: int) -> Cluster:
 
 
 ONE, TWO = (HERE, THERE), (assignment(0, 0, 0), assignment(0, 1, 2))  # units that move, to as many slots
+TO_ONE = (assignment(0, 0, 0), assignment(0, 1, 1))
 SLOW = replace(FREE, byte_s=0.02)
+BEFORE_IT = replace(FREE, request_s=5.0, notify_s=0.2, answer_s=0.3, handover_s=0.05)
 
 
 @pytest.mark.parametrize(
@@ -28,22 +30,14 @@ SLOW = replace(FREE, byte_s=0.02)
         pytest.param(ONE, ONE_LINK, FREE, 1.0, id="its bytes by the bandwidth"),
         pytest.param(TWO, ONE_LINK, FREE, 2.0, id="two share the link of their source"),
         # Switched at 5.5 s, heard at 5.7 s, which is when the router has its next frame.
-        pytest.param(
-            ONE,
-            ONE_LINK,
-            replace(FREE, request_s=5.0, notify_s=0.2, answer_s=0.3, handover_s=0.05),
-            0.2 + 0.05 + 1.0,
-            id="and all times of a step before it",
-        ),
+        pytest.param(ONE, ONE_LINK, BEFORE_IT, 0.2 + 0.05 + 1.0, id="and all times of a step before it"),
         # Published at 0, prepared and switched at 0.03, heard at 0.06, next frame at 0.1.
         pytest.param(ONE, ONE_LINK, replace(FREE, notify_s=0.03), 0.1 - 0.03 + 1.0, id="between two frames"),
         pytest.param(ONE, host(2, 2), SLOW, 1.0, id="a core each"),
         pytest.param(ONE, host(2, 1), SLOW, 2.0, id="slots of a host share its cores"),
         pytest.param(ONE, host(2, 2), replace(SLOW, unit_s=0.5), 1.25, id="a unit, whatever its size"),
         pytest.param(TWO, host(3, 3), replace(SLOW, stream_s=0.5), 2.5, id="a stream, whatever it sends"),
-        pytest.param(
-            (assignment(0, 0, 0), assignment(0, 1, 1)), host(3, 3), replace(SLOW, stream_s=0.5), 2.25, id="one stream"
-        ),
+        pytest.param(TO_ONE, host(3, 3), replace(SLOW, stream_s=0.5), 2.25, id="one stream"),
     ],
 )
 def test_a_step_takes(moves, cluster, costs, seconds):
@@ -57,47 +51,35 @@ def test_what_a_migration_has_moved_and_the_least_that_it_could_have_taken_are_t
     assert (found.bytes_moved, found.bytes_minimum, found.units_moved, found.steps) == (100, 100, 1, 1)
 
 
-def test_steps_follow_each_other_and_the_coordinator_hears_one_answer_after_the_other():
+def test_steps_follow_each_other_and_the_coordinator_hears_one_answer_after_the_other_while_routers_keep_records():
     apart = carried_out("fluid", *TWO, load([1.0] * 3))
     assert apart.completion_s == pytest.approx(2.0, abs=0.11)  # and the wait for a frame
     assert (apart.steps, apart.step_s) == (2, pytest.approx(1.0))
     costs = replace(FREE, ack_s=0.2)
-    slowly = carried_out("fluid", assignment(0, 0, 0), assignment(0, 1, 1), load([1.0] * 3), costs=costs)
+    slowly = carried_out("fluid", *TO_ONE, load([1.0] * 3), costs=costs)
     # Two have prepared by 0.4 s; done at 1.4, two have ended and prepared by 2.2; switched then.
     assert slowly.completion_s == pytest.approx(3.2 - 0.4)
-
-
-def test_records_of_the_unit_wait_for_it_and_no_others():
-    found = carried_out("all_at_once", HERE, THERE, PAIR)
-    assert found.longest_s == pytest.approx(1.0)
-    # Half of the events, from its first frame on. P99 without a wait is the wait for a frame.
-    assert found.p99_ms == pytest.approx(99, abs=1)
-    assert found.spike_ms == pytest.approx(1000, rel=0.1)
-    assert found.seconds.set_index("second").loc[1, "p99_ms"] == pytest.approx(found.p99_ms, abs=1)
-
-
-def test_a_wait_of_less_than_one_event_in_a_hundred_is_no_spike():
-    found = carried_out("all_at_once", HERE, THERE, load([1000.0, 1.0]))
-    assert found.longest_s == pytest.approx(1.0)
-    assert found.spike_ms == pytest.approx(found.p99_ms, rel=0.02)
-
-
-@pytest.mark.parametrize("strategy", ["order_unaware", "pause_resume"])
-def test_a_gate_makes_all_records_of_its_slots_wait(strategy):
-    quiet = load([100.0, 0.0])  # nobody asks for what moves
-    assert carried_out("all_at_once", HERE, THERE, quiet).spike_ms == pytest.approx(99, abs=1)
-    assert carried_out(strategy, HERE, THERE, quiet).spike_ms == pytest.approx(1000, rel=0.1)
-
-
-def test_routers_keep_records_until_the_coordinator_has_heard_of_both_slots():
     costs = replace(FREE, ack_s=0.2)
     assert carried_out("order_unaware", HERE, THERE, PAIR, costs=costs).longest_s == pytest.approx(1.0)
     assert carried_out("pause_resume", HERE, THERE, PAIR, costs=costs).longest_s == pytest.approx(1.0 + 2 * 0.2)
 
 
+def test_records_of_the_unit_wait_for_it_and_no_others_and_fewer_than_one_event_in_a_hundred_are_no_spike():
+    found, few = (carried_out("all_at_once", HERE, THERE, offered) for offered in (PAIR, load([1000.0, 1.0])))
+    assert found.longest_s == few.longest_s == pytest.approx(1.0)
+    # Half of the events, from its first frame on. P99 without a wait is the wait for a frame.
+    assert found.p99_ms == pytest.approx(99, abs=1)
+    assert found.spike_ms == pytest.approx(1000, rel=0.1)
+    assert found.seconds.set_index("second").loc[1, "p99_ms"] == pytest.approx(found.p99_ms, abs=1)
+    assert few.spike_ms == pytest.approx(few.p99_ms, rel=0.02)
+
+
 @pytest.mark.parametrize("strategy", ["order_unaware", "pause_resume"])
-def test_a_gate_opens_when_the_state_has_arrived_and_what_waited_is_processed_behind_that(strategy):
-    """Where records of the unit alone wait, they are processed by 1.67 s."""
+def test_a_gate_makes_all_records_of_its_slots_wait_until_the_state_has_arrived(strategy):
+    quiet = load([100.0, 0.0])  # nobody asks for what moves
+    assert carried_out("all_at_once", HERE, THERE, quiet).spike_ms == pytest.approx(99, abs=1)
+    assert carried_out(strategy, HERE, THERE, quiet).spike_ms == pytest.approx(1000, rel=0.1)
+    # Where records of the unit alone wait, they are processed by 1.67 s.
     found = carried_out(strategy, HERE, THERE, PAIR, costs=replace(FREE, event_s=0.04))
     assert found.longest_s == pytest.approx(1.0)
     assert found.seconds["p99_ms"].iloc[1] > 400
@@ -127,20 +109,21 @@ def test_a_restart_writes_and_reads_all_state_and_stops_all_records():
     assert found.spike_ms == pytest.approx(6000, rel=0.05)
 
 
-@pytest.mark.parametrize("host_slots", [4, 10])
-def test_a_restart_uses_a_core_for_each_slot_that_owns_state(host_slots):
-    """Of 400 bytes two slots write half each, and four read a quarter each, whatever room is left on their host."""
+@pytest.mark.parametrize(
+    ("host_slots", "owners", "unit_bytes", "seconds"),
+    [
+        # Of 400 bytes two slots write half each, and four read a quarter each, whatever room is left on their host.
+        (4, ((0, 0, 1, 1), (0, 1, 2, 3)), [100.0] * 4, 400 * 0.01 / 2 + 400 * 0.01 / 4),
+        (10, ((0, 0, 1, 1), (0, 1, 2, 3)), [100.0] * 4, 400 * 0.01 / 2 + 400 * 0.01 / 4),
+        # One slot with 100 bytes on the first host, two with 150 on the second, which takes longest.
+        (2, ((0, 2, 3), (0, 3, 2)), [100.0, 75.0, 75.0], 2 * 1.0),
+    ],
+)
+def test_a_restart_uses_a_core_for_each_slot_that_owns_state(host_slots, owners, unit_bytes, seconds):
     costs, cluster = replace(FREE, stored_byte_s=0.02), Cluster(host_slots, cores=8, link_bytes_per_s=1e9)
-    found = carried_out("stop_restart", assignment(0, 0, 1, 1), assignment(0, 1, 2, 3), load([1.0] * 4), cluster, costs)
-    assert found.completion_s == pytest.approx(400 * 0.01 / 2 + 400 * 0.01 / 4)
-
-
-def test_a_restart_waits_for_the_host_that_takes_longest():
-    """One slot with 100 bytes on the first host, two with 150 on the second."""
-    costs, cluster = replace(FREE, stored_byte_s=0.02), Cluster(host_slots=2, cores=8, link_bytes_per_s=1e9)
-    offered = replace(load([1.0] * 3), unit_bytes=np.array([100.0, 75.0, 75.0]))
-    found = carried_out("stop_restart", assignment(0, 2, 3), assignment(0, 3, 2), offered, cluster, costs)
-    assert found.completion_s == pytest.approx(2 * 1.0)
+    offered = replace(load([1.0] * len(unit_bytes)), unit_bytes=np.array(unit_bytes))
+    here, there = (assignment(*owner) for owner in owners)
+    assert carried_out("stop_restart", here, there, offered, cluster, costs).completion_s == pytest.approx(seconds)
 
 
 def test_of_a_copied_unit_only_what_has_changed_travels():
@@ -173,8 +156,7 @@ def test_what_cannot_be_simulated_is_refused(strategy, offered, costs, words):
         carried_out(strategy, HERE, THERE, offered, costs=costs)
 
 
-def test_hosts_have_cores_slots_and_links():
-    with pytest.raises(BadInput, match="cores = 0"):
-        replace(ONE_LINK, cores=0)
-    with pytest.raises(BadInput, match="link_bytes_per_s = nan"):
-        replace(ONE_LINK, link_bytes_per_s=float("nan"))
+@pytest.mark.parametrize(("name", "value"), [("cores", 0), ("link_bytes_per_s", float("nan"))])
+def test_hosts_have_cores_slots_and_links(name, value):
+    with pytest.raises(BadInput, match=f"{name} = {value}"):
+        replace(ONE_LINK, **{name: value})

@@ -64,13 +64,10 @@ def test_it_finds_what_runs_have_cost():
     assert found.table.loc["for each byte, of both sides' cores", "value"] == pytest.approx(4.0)
 
 
-def test_copies_that_the_first_step_waits_for_are_none_of_the_time_of_a_request():
+def test_waiting_for_copies_is_no_request_and_the_time_of_an_event_that_takes_no_core_makes_rows_no_cheaper():
     moments = LIVE[0].migration[MOMENTS] + 3.0
     late = replace(LIVE[0], copies_first=True, migration=LIVE[0].migration.assign(**moments))
     assert fit([*LIVE, *[late] * 5]).costs.request_s == pytest.approx(TRUE.request_s)
-
-
-def test_the_time_of_an_event_that_takes_no_core_makes_rows_no_cheaper():
     found = fit([replace(each, event_s=TRUE.event_s + 5e-4) for each in LIVE])
     assert found.costs.row_s == pytest.approx(TRUE.row_s)
     assert found.costs.event_s == pytest.approx(TRUE.event_s + 5e-4)
@@ -82,8 +79,7 @@ def test_how_far_off_runs_are_is_said():
     row = found.table.loc["from what the coordinator publishes to whoever acts by it"]
     assert (row["value"], row["from"]) == (pytest.approx(4.0), "5 runs")
     assert row["off by (%)"] == pytest.approx(0.0, abs=1e-6)  # of most of them
-    one, other = LIVE[0], replace(LIVE[0], migration=late)
-    assert fit([one, other]).table["off by (%)"].max() > 20
+    assert fit([LIVE[0], replace(LIVE[0], migration=late)]).table["off by (%)"].max() > 20
 
 
 def test_restarts_with_the_same_state_do_not_say_what_state_costs():
@@ -97,38 +93,34 @@ def test_restarts_with_the_same_state_do_not_say_what_state_costs():
 def test_a_restart_has_a_core_for_each_slot_that_owns_state_then():
     """Written by one, read by two."""
     took = [TRUE.restart_s + TRUE.stored_byte_s * 8 * size * (1 / 2 + 1 / 4) for size in (1 << 20, 1 << 24)]
-    moves = [
-        each.migration.assign(installed_s=each.migration["switched_s"] + seconds)
+    late = [
+        replace(
+            each, owners=(1, 2), migration=each.migration.assign(installed_s=each.migration["switched_s"] + seconds)
+        )
         for each, seconds in zip(RESTARTS, took, strict=True)
     ]
-    late = [replace(each, owners=(1, 2), migration=moved) for each, moved in zip(RESTARTS, moves, strict=True)]
     assert fit([*LIVE, *late]).costs.stored_byte_s == pytest.approx(TRUE.stored_byte_s)
 
 
-def test_of_runs_at_whose_workers_nobody_has_looked_rows_are_not_taken_to_cost_nothing():
-    unseen = [replace(each, cores=math.nan) for each in LIVE]
-    with pytest.raises(BadInput, match="of none of 4 runs is known what its Python workers took"):
-        fit(unseen)
-    assert fit([LIVE[0], *unseen[1:]]).costs.row_s == pytest.approx(TRUE.row_s)
-
-
-def test_no_cost_is_below_nothing():
-    quick = LIVE[1].migration.assign(installed_s=LIVE[1].migration["aligned_s"] + 0.017)
-    costs = fit([LIVE[0], replace(LIVE[1], migration=quick), *LIVE[2:]]).costs
+def test_no_cost_is_below_nothing_and_state_takes_some_time_even_if_few_runs_do_not_tell():
+    first, second, *others = LIVE
+    quick = second.migration.assign(installed_s=second.migration["aligned_s"] + 0.017)
+    costs = fit([first, replace(second, migration=quick), *others]).costs
     assert costs.unit_s == 0 < costs.byte_s
+    larger = second.migration.assign(bytes=4 << 20)  # in the same time
+    assert fit([first, second, replace(second, migration=larger)]).costs.byte_s > 0
 
 
-def test_state_takes_some_time_even_if_few_runs_do_not_tell():
-    larger = LIVE[1].migration.assign(bytes=4 << 20)  # in the same time
-    costs = fit([LIVE[0], LIVE[1], replace(LIVE[1], migration=larger)]).costs
-    assert costs.byte_s > 0
-
-
-def test_runs_of_one_step_do_not_say_how_steps_follow_each_other():
-    with pytest.raises(BadInput, match=r"none of 1 runs has several steps; measure one of fluid"):
-        fit([LIVE[1]])
-    with pytest.raises(BadInput, match=r"no run counts \(docs/simulator\.md\); measure one of fluid"):
-        fit([])
+def test_of_runs_from_which_costs_do_not_follow_none_are_made_up():
+    unseen = [replace(each, cores=math.nan) for each in LIVE]
+    assert fit([LIVE[0], *unseen[1:]]).costs.row_s == pytest.approx(TRUE.row_s)
+    for runs, words in (
+        (unseen, "of none of 4 runs is known what its Python workers took"),
+        ([LIVE[1]], "none of 1 runs has several steps; measure one of fluid"),
+        ([], r"no run counts \(docs/simulator\.md\); measure one of fluid"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            fit(runs)
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,8 @@ SMALL = {"slots": 4, "to_slots": 6, "key_groups": 24, "state": "24GB", "rate": 1
 @pytest.mark.parametrize(
     ("text", "bytes_"),
     [
-        ("10TB", 1e13),
-        ("64GiB", 2**36),
-        ("10Gbit", 1.25e9),
-        ("1.25GB/s", 1.25e9),
-        (" 5 ", 5.0),
-        (1e13, 1e13),
-        ("1e3 kB", 1e6),
+        *(("10TB", 1e13), ("64GiB", 2**36), ("10Gbit", 1.25e9), ("1.25GB/s", 1.25e9)),
+        *((" 5 ", 5.0), (1e13, 1e13), ("1e3 kB", 1e6)),
     ],
 )
 def test_amounts_have_units(text, bytes_):
@@ -49,9 +44,8 @@ def test_a_point_is_simulated_with_the_plan_of_the_planner():
     assert table["bytes_moved"].tolist() == [8e9, 8e9]
     # Four units into each of the two new hosts, over 1.25 GB/s; two out of each of the others.
     assert table["floor_s"].tolist() == [3.2, 3.2]
-    assert table.loc["all_at_once", "completion_s"] == pytest.approx(
-        3.2 + 0.05
-    )  # the second router switches half a frame later
+    second_router_s = 0.05  # it switches half a frame later
+    assert table.loc["all_at_once", "completion_s"] == pytest.approx(3.2 + second_router_s)
     assert table.loc["fluid", "completion_s"] == pytest.approx(8 * 0.8, rel=0.2)
 
 
@@ -103,16 +97,13 @@ def measured(strategy, number=0, **parameters):
     return manifest, tables | {"migration": small_store.two_steps(1 + number)}
 
 
-def test_each_run_is_simulated_with_costs_from_runs_of_other_strategies():
+def test_each_run_is_simulated_with_costs_from_runs_of_other_strategies_if_there_are_some():
     runs = {name: [measured(name, number)] for number, name in enumerate(("fluid", "matched", "all_at_once"))}
     found = calibrate(runs).validation.set_index("strategy")
     assert found["held_out"].to_dict() == {name: name for name in runs}
     assert found["completion_s"].tolist() == [1.5, 2.5, 3.5]
     assert (found["simulated_completion_s"] > 0).all()
     assert found["simulated_bytes_moved"].tolist() == pytest.approx([400_000] * 3)
-
-
-def test_without_others_it_says_that_nothing_was_held_out():
     found = calibrate({"fluid": [measured("fluid")], "stop_restart": [measured("stop_restart", 1)]})
     assert found.validation["held_out"].tolist() == ["", ""]
     assert found.validation["simulated_completion_s"].isna().tolist() == [False, True]
@@ -128,7 +119,7 @@ def test_runs_that_cannot_be_simulated_are_refused_and_those_of_a_store_left_out
     assert [(name, len(some)) for name, some in usable(store).items()] == [("fluid", 1)]
 
 
-def test_runs_whose_executors_were_pods_are_refused_and_left_out_of_a_store():
+def test_of_pods_live_jobs_and_runs_without_latency_before_nobody_knows_enough():
     """Of pods nobody knows what their Python workers took. The newest is one, and had another driver."""
     manifest, tables = measured("fluid", 1)
     metrics = tables["metrics"].assign(instance=tables["metrics"]["instance"].replace("python_workers", "pod 1"))
@@ -141,6 +132,14 @@ def test_runs_whose_executors_were_pods_are_refused_and_left_out_of_a_store():
     for newest in (60, 1):
         found = {name: [each.run_id for each, _ in some] for name, some in usable(store, newest).items()}
         assert found == {"fluid": [here.run_id]}
+    store = small_store.result_store()
+    live = parameters_of_live(live_spec({"snapshot_s": 0, "keys": 1000, "key_groups": 8}))
+    good, other = measured("fluid", 0)[0], measured("fluid", 1)[0]
+    unknown = other.model_copy(update={"summary": other.summary.model_copy(update={"p99_ms": None})})
+    for manifest in (good, unknown, small_store.run(2, parameters=live, bytes_minimum=400_000)):
+        store.put_run(manifest, small_store.tables())
+    assert [manifest.run_id for manifest, _ in usable(store)["fluid"]] == [good.run_id]
+    assert [*usable(store)] == ["fluid"]
 
 
 @pytest.mark.parametrize(
@@ -165,20 +164,17 @@ def test_a_run_that_the_simulator_cannot_describe_is_refused(parameters, words):
         calibrate({"fluid": [run]})
 
 
-def test_of_micro_runs_without_copies_or_pauses_of_writing_are_taken():
-    for parameters in ({"workload": "micro"}, {"workload": "micro", "replicate": 1, "active_share": 1}):
-        assert len(calibrate({"fluid": [measured("fluid", **parameters)]}).validation) == 1
-
-
-def test_a_live_job_and_a_run_without_latency_before_its_migration_are_left_out_of_a_store():
-    store = small_store.result_store()
-    live = parameters_of_live(live_spec({"snapshot_s": 0, "keys": 1000, "key_groups": 8}))
-    good, other = measured("fluid", 0)[0], measured("fluid", 1)[0]
-    unknown = other.model_copy(update={"summary": other.summary.model_copy(update={"p99_ms": None})})
-    for manifest in (good, unknown, small_store.run(2, parameters=live, bytes_minimum=400_000)):
-        store.put_run(manifest, small_store.tables())
-    assert [manifest.run_id for manifest, _ in usable(store)["fluid"]] == [good.run_id]
-    assert [*usable(store)] == ["fluid"]
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"workload": "micro"},
+        {"workload": "micro", "replicate": 1, "active_share": 1},
+        {"work_us": 300, "work_by": "waiting"},
+    ],
+)
+def test_of_other_runs_rows_cost_something_and_they_are_simulated(parameters):
+    found = calibrate({"fluid": [measured("fluid", **parameters)]})
+    assert len(found.validation) == 1 and found.costs.row_s > 0
 
 
 def test_a_run_with_more_events_than_costs_of_other_workloads_allow_is_told_apart_and_does_not_stop_the_others():
@@ -216,7 +212,3 @@ def test_slots_that_own_nothing_have_few_rows():
     few, more = ({"to_slots": slots} for slots in (1, 4))
     assert row_s(**few) / row_s(**more) == pytest.approx((2 + 2 / 3) / 2)
     assert row_s(**few, frame_ms=60) / row_s(**more, frame_ms=60) == pytest.approx(4 / 2)
-
-
-def test_a_run_whose_events_wait_still_has_rows_that_cost_something():
-    assert calibrate({"fluid": [measured("fluid", work_us=300, work_by="waiting")]}).costs.row_s > 0

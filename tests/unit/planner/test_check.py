@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import Mode
 from keyshift.planner import MEANINGS, Strategy, change, check, settings, strategies
 from keyshift.planner.batches import SIZED, batches
-from keyshift.registry import named_values
 
 PLAIN = Strategy("a point of the space", "this test")
 
@@ -43,13 +41,8 @@ def test_every_preset_makes_sense_and_is_unchanged_by_no_changes(name):
         ({"cap": -1}, "cap = -1", "0 for no cap"),
         ({"replicate": -2}, "replicate = -2", "0 for none"),
         ({"fetch_back": -1, "transfer": "fetch"}, "fetch_back = -1", "0 for never"),
-        (
-            {"fetch_interval_ms": -1, "transfer": "fetch"},
-            "fetch_interval_ms = -1",
-            "from 0, to ask at once, to 86400000",
-        ),
+        ({"fetch_interval_ms": -1, "transfer": "fetch"}, "fetch_interval_ms = -1", "from 0, to ask at once, to"),
         ({"fetch_interval_ms": 86_400_001, "transfer": "fetch"}, "fetch_interval_ms = 86400001", "to 86400000"),
-        ({"fetch_interval_ms": 10**14, "transfer": "fetch"}, "fetch_interval_ms = 100000000000000", "to 86400000"),
         ({"bins": 0}, "bins = 0", "power of two"),
         ({"bins": -4}, "bins = -4", "power of two"),
         ({"unit": "bin", "bins": 12}, "bins = 12", "power of two"),
@@ -108,6 +101,11 @@ def test_what_makes_sense_is_not_refused(overrides):
     assert settings(change(PLAIN, overrides)).items() >= overrides.items()
 
 
+def test_every_coordinate_says_what_it_means():
+    assert MEANINGS.keys() == settings(PLAIN).keys()
+    assert all(text.strip() for text in MEANINGS.values())
+
+
 def test_a_batch_of_ones_own_may_have_a_size(registered, monkeypatch):
     registered(batches, mine=batches.get("global"))
     with pytest.raises(BadInput, match=r"size = 2: batch = mine has no size; set batch = global or per_source, or"):
@@ -116,31 +114,17 @@ def test_a_batch_of_ones_own_may_have_a_size(registered, monkeypatch):
     assert change(PLAIN, {"batch": "mine", "size": 2}).size == 2
 
 
-def test_a_strategy_written_by_hand_is_held_to_the_same_rules():
-    with pytest.raises(BadInput, match="did you mean 'query'"):
-        check(replace(PLAIN, mode=Mode(gate="querry")))  # type: ignore[arg-type]
-
-
-def test_a_change_leaves_the_preset_as_it_was():
-    fluid = strategies.get("fluid")
-    assert change(fluid, {"size": 4, "transfer": "fetch"}).mode == Mode(transfer="fetch")
-    assert (fluid.size, fluid.mode) == (1, Mode())
-
-
 # -- from one migration to the next -----------------------------------------------------------------------------------
 
 
-def test_a_change_holds_for_every_migration():
+def test_a_change_holds_for_every_migration_and_the_mode_may_change_from_one_to_the_next():
     dynamic = change(strategies.get("spacker_dynamic"), {"batch": "per_source", "size": 2, "gate": "slots"})
     assert [dynamic.of_migration(n).size for n in range(4)] == [2, 2, 2, 2]
     assert [dynamic.of_migration(n).replicate for n in range(4)] == [0, 2, 2, 2]
     assert all(dynamic.of_migration(n).mode.gate == "slots" for n in range(4))
-
-
-def test_the_mode_may_change_from_one_migration_to_the_next():
-    dynamic = replace(PLAIN, by_migration=({}, {"transfer": "fetch", "order": "access"}))
-    check(dynamic)
-    assert [dynamic.of_migration(n).mode.transfer for n in range(3)] == ["push", "fetch", "fetch"]
+    phased = replace(PLAIN, by_migration=({}, {"transfer": "fetch", "order": "access"}))
+    check(phased)
+    assert [phased.of_migration(n).mode.transfer for n in range(3)] == ["push", "fetch", "fetch"]
 
 
 @pytest.mark.parametrize(
@@ -155,37 +139,3 @@ def test_the_mode_may_change_from_one_migration_to_the_next():
 def test_what_makes_no_sense_for_one_migration_is_refused_by_its_number(point, message):
     with pytest.raises(BadInput, match=message):
         check(replace(PLAIN, by_migration=({}, point)))
-
-
-# -- settings as text --------------------------------------------------------------------------------------------------
-
-
-def test_every_coordinate_says_what_it_means():
-    assert MEANINGS.keys() == settings(PLAIN).keys()
-    assert all(text.strip() for text in MEANINGS.values())
-
-
-def test_settings_can_be_given_as_text():
-    given = {"size": 4, "order": "reverse", "background": True, "cache": False, "batch": "global"}
-    texts = ["size=4", "order=reverse", "background=true", "cache=false", "batch=global"]
-    assert settings(change(PLAIN, named_values(texts))).items() >= given.items()
-
-
-@pytest.mark.parametrize(
-    ("pair", "message"),
-    [
-        ("size", "--set 'size': expected name=value"),
-        ("size=", "size = '': must be a whole number"),
-        ("size=4.0", "size = 4.0: must be a whole number"),
-        ("size=²", "size = '²': must be a whole number"),
-        ("size=--4", "size = '--4': must be a whole number"),
-        ("cache=yes", "cache = 'yes': must be true or false"),
-        ("gate=open", "unknown gate 'open'"),
-        ("bns=4", "unknown setting 'bns': did you mean 'bins'"),
-        ("cap=-1", "cap = -1: must be at least 1 unit per step, or 0 for no cap"),
-    ],
-)
-def test_text_that_is_no_value_of_its_setting_is_refused(pair, message):
-    with pytest.raises(BadInput) as refused:
-        change(PLAIN, named_values([pair]))
-    assert message in str(refused.value)

@@ -20,16 +20,16 @@ def refusals(plan: Plan) -> dict[int, str]:
     return {d.unit: d.reason for d in plan.decisions if d.step is None}
 
 
-def test_without_replication_nothing_is_copied_and_nothing_said_about_it():
-    assert copies(plan_of()) == []
-    assert refusals(plan_of()) == {}
+ALL = [(0, 0, 2), (1, 0, 3), (2, 0, 3), (4, 2, 5), (5, 5, 0)]
 
 
-@pytest.mark.parametrize("kept", ["warm_up", "periodic"])
-def test_every_unit_that_moves_is_copied_to_its_destination_and_no_other(kept):
-    plan = plan_of(replicate=1, copies=kept)
-    assert copies(plan) == [(0, 0, 2), (1, 0, 3), (2, 0, 3), (4, 2, 5), (5, 5, 0)]
-    assert refusals(plan) == {}
+@pytest.mark.parametrize(
+    ("given", "copied"),
+    [({}, []), ({"replicate": 1, "copies": "warm_up"}, ALL), ({"replicate": 1, "copies": "periodic"}, ALL)],
+)
+def test_every_unit_that_moves_is_copied_to_its_destination_and_no_other(given, copied):
+    plan = plan_of(**given)
+    assert (copies(plan), refusals(plan)) == (copied, {})
 
 
 def test_of_every_second_group_the_others_are_refused_by_name():
@@ -46,20 +46,17 @@ def test_bins_are_copied_by_their_group():
     assert copies(plan) == [(0, 0, 2), (1, 0, 2), (4, 0, 3), (5, 0, 3), (8, 2, 5), (9, 2, 5)]
 
 
-def test_a_ring_copies_to_the_next_slot_that_owns_units():
+def test_a_ring_copies_to_the_next_slot_that_owns_units_if_there_is_one():
     plan = plan_of(replicate=1, holders="ring")
     assert copies(plan) == [(0, 0, 2), (1, 0, 2), (2, 0, 2), (4, 2, 5), (5, 5, 0)]
     assert refusals(plan) == dict.fromkeys((1, 2), "copied to slot 2, next of the ring, which is not its destination 3")
+    alone = Assignment.contiguous(2, 1)
+    plan = make_plan(strategies.get("rhino"), alone, Assignment(1, (SlotId(0), SlotId(1))))
+    assert copies(plan) == []
+    assert refusals(plan) == {1: "not copied: slot 0 owns every unit, so the ring has no other slot"}
 
 
 def test_a_ring_that_is_copied_all_the_time_has_the_units_too_that_turn_out_to_stay():
     plan = plan_of(replicate=3, holders="ring", copies="periodic")
     assert copies(plan) == [(0, 0, 2), (3, 2, 5)]
     assert refusals(plan).keys() == {1, 2, 4, 5}
-
-
-def test_a_ring_of_one_slot_has_nobody_to_copy_to():
-    alone = Assignment.contiguous(2, 1)
-    plan = make_plan(strategies.get("rhino"), alone, Assignment(1, (SlotId(0), SlotId(1))))
-    assert copies(plan) == []
-    assert refusals(plan) == {1: "not copied: slot 0 owns every unit, so the ring has no other slot"}

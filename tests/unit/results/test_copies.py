@@ -26,32 +26,34 @@ def test_a_replica_that_came_so_far_has_given_the_same(came_to):
     assert list(unlike(FIRSTS, results(ROWS, 1, first=False).iloc[:came_to])) == []
 
 
+ANOTHER = "slot {} gave another result than the first copy in turn {}: router 0 offset {} position 0 key 7"
+NO_FIRST = "slot {} gave results from turn {} on of which there is no first copy"
+
+
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("rows", "lines"),
     [
-        ((0, 2, b"x"), "slot 0 gave another result than the first copy in turn 2: router 0 offset 2 position 0 key 7"),
-        ((0, 3, b"c"), "slot 0 gave another result than the first copy in turn 3: router 0 offset 2 position 0 key 7"),
+        pytest.param([*ROWS[:2], (0, 2, b"x"), *ROWS[3:]], [ANOTHER.format(0, 2, 2)], id="another value"),
+        pytest.param([*ROWS[:2], (0, 3, b"c"), *ROWS[3:]], [ANOTHER.format(0, 3, 2)], id="another turn"),
+        pytest.param(
+            [(slot, turn, b"x") for slot, turn, _ in ROWS],
+            [ANOTHER.format(0, 1, 0), ANOTHER.format(1, 1, 1)],
+            id="each slot once",
+        ),
+        pytest.param([*ROWS, (0, 6, b"f")], [NO_FIRST.format(0, 6)], id="a turn more"),
+        pytest.param([(5, 1, b"a")], [NO_FIRST.format(5, 1)], id="a slot more"),
     ],
 )
-def test_another_value_or_turn_is_named(row, words):
-    other = [*ROWS[:2], row, *ROWS[3:]]
-    assert list(unlike(FIRSTS, results(other, 1, first=False))) == [words]
+def test_what_a_replica_has_given_that_the_first_one_has_not_is_named(rows, lines):
+    assert list(unlike(FIRSTS, results(rows, 1, first=False))) == lines
 
 
-def test_results_may_have_lists():
+def test_replicas_have_given_the_same_whatever_their_assignments_if_each_unit_has_and_results_may_have_lists():
     firsts = FIRSTS.assign(leaders=[np.array(each) for each in ([1], [], [1, 2], [3], [])])
     same, other = firsts.copy(), firsts.assign(leaders=[np.array(each) for each in ([1], [], [2, 1], [3], [])])
     assert list(unlike(firsts, same)) == []
     [line] = unlike(firsts, other)
     assert line.startswith("slot 0 gave another result than the first copy in turn 2")
-
-
-def test_each_slot_is_named_once():
-    other = [(slot, epoch, b"x") for slot, epoch, _ in ROWS]
-    assert len(list(unlike(FIRSTS, results(other, 1, first=False)))) == 2
-
-
-def test_replicas_with_different_assignments_have_given_the_same_if_each_unit_has():
     keys = np.arange(5) % 2
     unit, other = units_of(keys[:2], 4).tolist()
     assert unit != other
@@ -63,13 +65,6 @@ def test_replicas_with_different_assignments_have_given_the_same_if_each_unit_ha
     assert line.startswith(f"unit {other} gave another result than the first copy in turn 3: router 0 offset 3 ")
     [line] = unlike(firsts.iloc[:-1], by_unit(moved, 4, 1), UNIT)
     assert line == f"unit {unit} gave results from turn 4 on of which there is no first copy"
-
-
-def test_results_without_a_first_copy_are_named():
-    more = results([*ROWS, (0, 6, b"f")], 1, first=False)
-    assert list(unlike(FIRSTS, more)) == ["slot 0 gave results from turn 6 on of which there is no first copy"]
-    elsewhere = results([(5, 1, b"a")], 1, first=False)
-    assert list(unlike(FIRSTS, elsewhere)) == ["slot 5 gave results from turn 1 on of which there is no first copy"]
 
 
 @pytest.mark.parametrize(

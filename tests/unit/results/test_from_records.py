@@ -46,31 +46,32 @@ def test_each_snapshot_is_told_of_stage_by_stage():
     first = SnapshotRecord(9_000_000, 9_500_000, {"map": 3, "counter": 100}, {"map": 3, "counter": 100}, "a")
     second = SnapshotRecord(11_000_000, 11_250_000, {"counter": 7, "map": 0}, {"map": 3, "counter": 104}, "b")
     table = snapshots_table([first, second], ["map", "counter"], TRIGGER_US, {"b": False}).to_pandas()
-    assert table["snapshot"].tolist() == [0, 0, 1, 1]
-    assert table["begun_s"].tolist() == [-1, -1, 1, 1]
-    assert table["completed_s"].tolist() == [-0.5, -0.5, 1.25, 1.25]
-    assert table["bytes_written"].tolist() == [3, 100, 0, 7]
-    assert table["bytes_state"].tolist() == [3, 100, 3, 104]
-    assert table["stage"].tolist() == [0, 1, 0, 1]
-    assert table["verdict"].tolist() == ["not judged", "not judged", "bad", "bad"]
+    names = ["snapshot", "stage", "begun_s", "completed_s", "bytes_written", "bytes_state", "verdict"]
+    assert table[names].to_numpy().tolist() == [
+        [0, 0, -1, -0.5, 3, 3, "not judged"],
+        [0, 1, -1, -0.5, 100, 100, "not judged"],
+        [1, 0, 1, 1.25, 0, 3, "bad"],
+        [1, 1, 1, 1.25, 7, 104, "bad"],
+    ]
     assert len(snapshots_table([], ["counter"], TRIGGER_US, {})) == 0
     judged = snapshots_table([first], ["map"], TRIGGER_US, {"a": True})
     assert judged["verdict"].to_pylist() == ["ok"]
 
 
-def test_where_slots_were_is_told_if_it_was_not_one_host():
+def test_notes_say_where_slots_were_that_nothing_moved_though_it_should_have_and_latency_stage_by_stage():
     assert hosts({0: Measured(host="a"), 1: Measured(host="a")}) == []
     assert hosts({1: Measured(host="b"), 0: Measured(host="a"), 2: Measured(host="a")}) == [
         "slots 0, 2 on host-1; slots 1 on host-2"
     ]
-
-
-def test_a_run_in_which_nothing_moved_although_something_should_have_says_so():
     assert nothing_moved(2, migration((0, 1, 0.5), (0, 1, math.nan))) == []
     assert nothing_moved(0, migration((1, 1, 0.5))) == []
     for nothing in (migration((0, 1, math.nan)), migration((1, 1, 0.5)), migration()):
         (line,) = nothing_moved(2, nothing)
         assert line.startswith("nothing moved: 2 units were to move")
+    near, far = ({slot: Measured(latency=((class_of(ms), 5),)) for slot in range(2)} for ms in (10.0, 25.0))
+    assert stage_latencies({"counter": near}) == []
+    (line,) = stage_latencies({"counter": near, "second": far})
+    assert re.search(r"counter (\d+\.\d) and \1 ms, second (\d+\.\d) and \2 ms$", line)
 
 
 def test_what_had_to_move_is_what_units_had_when_they_moved():
@@ -86,17 +87,14 @@ def test_what_had_to_move_is_what_units_had_when_they_moved():
     assert bytes_minimum(back, again, at_the_end | {1: {1: 8}}, whole=True) == 60 + 30 + 70 + 5, "in each migration"
 
 
-def test_a_step_becomes_a_row_for_each_of_its_moves_with_times_since_the_trigger():
+def test_a_step_becomes_a_row_for_each_of_its_moves_and_those_of_several_stages_are_numbered_as_they_were_begun():
     complete = StepRecord(2, step((3, 0, 1), (1, 0, 2)), 0, TRIGGER_US + 100_000, TRIGGER_US + 200_000)
     sent = UnitLeft(1, 70, TRIGGER_US + 300_000, TRIGGER_US + 400_000), UnitLeft(3, 50, None, None)
     came = UnitCame(1, TRIGGER_US + 500_000, TRIGGER_US + 600_000)
     complete.released, complete.installed = {0: UnitsLeft(sent)}, {2: UnitsCame((came,), TRIGGER_US + 700_000)}
     table = migration_table([[complete, StepRecord(3, step((0, 1, 0)), 0)]], TRIGGER_US).to_pandas()
-    assert table[["step", "unit", "source", "destination", "bytes"]].to_numpy().tolist() == [
-        [0, 3, 0, 1, 50],
-        [0, 1, 0, 2, 70],
-        [1, 0, 1, 0, 0],
-    ]
+    moves = table[["step", "unit", "source", "destination", "bytes"]].to_numpy().tolist()
+    assert moves == [[0, 3, 0, 1, 50], [0, 1, 0, 2, 70], [1, 0, 1, 0, 0]]
     times = ["prepared_s", "switched_s", "aligned_s", "sent_s", "received_s", "installed_s", "drained_s"]
     assert table.loc[1, times].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
     assert table.loc[0, times[:2]].tolist() == pytest.approx([0.1, 0.2])
@@ -105,16 +103,10 @@ def test_a_step_becomes_a_row_for_each_of_its_moves_with_times_since_the_trigger
     assert moved_units(table) == {0, 1, 3}
     empty = migration_table([], TRIGGER_US).to_pandas()
     assert len(empty) == 0 and moved_units(empty) == set()
-
-
-def test_steps_of_several_stages_are_numbered_as_they_were_begun():
-    records = [
-        [StepRecord(2, step((3, 0, 1)), 5), StepRecord(3, step((4, 0, 1)), 9)],
-        [StepRecord(2, step((3, 1, 0)), 7)],
-    ]
-    table = migration_table(records, TRIGGER_US, 2).to_pandas()
-    assert table[["step", "unit", "stage"]].to_numpy().tolist() == [[0, 3, 0], [1, 3, 1], [2, 4, 0]]
-    assert set(table["replica"]) == {2}
+    first = [StepRecord(2, step((3, 0, 1)), 5), StepRecord(3, step((4, 0, 1)), 9)]
+    table = migration_table([first, [StepRecord(2, step((3, 1, 0)), 7)]], TRIGGER_US, 2).to_pandas()
+    found = table[["step", "unit", "stage", "replica"]].to_numpy().tolist()
+    assert found == [[0, 3, 0, 2], [1, 3, 1, 2], [2, 4, 0, 2]]
 
 
 def test_latency_is_of_events_and_after_a_death_of_the_first_result_of_each():
@@ -155,7 +147,7 @@ def test_what_timers_gave_is_counted_by_when_they_were_due():
     assert table["t_s"].tolist() == pytest.approx([0.0, 0.0, 0.4, 0.4], abs=1e-5)
 
 
-def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
+def test_metrics_are_those_of_processes_of_slots_and_of_the_collector_and_say_of_which_replica_they_are():
     measured = dict.fromkeys(OF_A_SLOT, 7)
     samples = [Sample(9.0, "rss_mib", Instance("spark_jvm"), 100.0)]
     slots = {3: Measured(latency=((class_of(8.0), 99), (class_of(30.0), 1)), **measured)}
@@ -169,28 +161,20 @@ def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
     assert table.iloc[-1].tolist()[:4] == [1.0, "throughput_per_s", "collector", 40.0]
     assert table.iloc[-1]["stage"] == -1
     assert len(metrics_table([], [], 0.0, [], TRIGGER_US)) == 0
-
-
-def test_metrics_say_of_which_replica_they_are():
-    instances = [Instance(replica=0), Instance(replica=1), Instance("pod 3", 1), Instance("pod 4"), Instance("driver")]
-    samples = [Sample(9.0, "cpu_cores", instance, 0.5) for instance in instances]
+    of_job = [Instance(replica=0), Instance(replica=1), Instance("pod 3", 1), Instance("pod 4")]
+    samples = [
+        *(Sample(9.0, "cpu_cores", instance, 0.5) for instance in of_job),
+        Sample(9.0, "harness_cores", Instance("driver"), 0.5),
+        Sample(9.0, "fault", Instance("kill replica"), 1.0),
+    ]
     table = metrics_table(samples, [{3: Measured()}], 12.5, [Second(11, 40)], TRIGGER_US, 2).to_pandas()
-    assert table["instance"].tolist()[:5] == ["replica 0", "replica 1", "replica 1, pod 3", "pod 4", "driver"]
-    assert table["replica"].tolist() == [0, 1, 1, 0, 0, *[2] * (len(OF_A_SLOT) + 2), 0]
-
-
-def test_latency_is_told_stage_by_stage_where_there_are_several():
-    near, far = ({slot: Measured(latency=((class_of(ms), 5),)) for slot in range(2)} for ms in (10.0, 25.0))
-    assert stage_latencies({"counter": near}) == []
-    (line,) = stage_latencies({"counter": near, "second": far})
-    assert re.search(r"counter (\d+\.\d) and \1 ms, second (\d+\.\d) and \2 ms$", line)
+    names = ["replica 0", "replica 1", "replica 1, pod 3", "pod 4", "driver", "kill replica"]
+    assert table["instance"].tolist()[:6] == names
+    assert table["replica"].tolist() == [0, 1, 1, 0, 0, 0, *[2] * (len(OF_A_SLOT) + 2), 0]
 
 
 def test_decisions_keep_their_order_and_have_no_step_if_they_put_something_off():
     decisions = [(0, Decision(UnitId(4), 2, "first")), (1, Decision(UnitId(3), None, "put off"))]
-    table = decisions_table([decisions]).to_pandas()
-    assert table[["migration", "unit", "step", "reason"]].to_numpy().tolist() == [
-        [0, 4, 2, "first"],
-        [1, 3, -1, "put off"],
-    ]
+    found = decisions_table([decisions]).to_pandas()[["migration", "unit", "step", "reason"]]
+    assert found.to_numpy().tolist() == [[0, 4, 2, "first"], [1, 3, -1, "put off"]]
     assert len(decisions_table([])) == 0

@@ -7,7 +7,6 @@ from small_store import result_store, run, tables
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.index import MOST
-from keyshift.results.manifest import new_run_id
 from memory_bucket import MemoryBucket, s3_error
 
 TABLES = tables(seconds=2, per_s=2)
@@ -53,13 +52,12 @@ def ids(store, **choice):
 
 
 def test_runs_are_listed_without_reading_their_manifests(store, client):
-    stored = [store.put_run(run(number), tables()) for number in range(3)]
+    stored = [store.put_run(run(number), tables()) for number in range(3)][::-1]
     client.manifests = 0
     listed = store.list_runs()
-    assert listed["run_id"].tolist() == [manifest.run_id for manifest in reversed(stored)]
+    for name in ("run_id", "started_at", "parameters"):
+        assert listed[name].tolist() == [getattr(manifest, name) for manifest in stored]
     assert listed["spike_ms"].tolist() == [62, 61, 60]
-    assert listed["started_at"].tolist() == [manifest.started_at for manifest in reversed(stored)]
-    assert listed["parameters"].tolist() == [manifest.parameters for manifest in reversed(stored)]
     assert client.manifests == 0
 
 
@@ -112,15 +110,6 @@ def test_writers_and_readers_at_the_same_time_lose_nothing(store, client):
     assert client.manifests == 0
 
 
-def test_a_deleted_run_is_gone_and_its_name_can_be_used_again(store):
-    first, second = (store.put_run(run(number), tables()).run_id for number in (0, 1))
-    assert len(ids(store)) == 2
-    store.delete_run(first)
-    assert ids(store) == [second]
-    store.put_run(run(0, spike_ms=5.0), tables())
-    assert store.list_runs()["spike_ms"].tolist() == [61, 5]
-
-
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_run_that_is_deleted_by_half_is_listed_only_if_its_manifest_is_there(store, client, left):
     stored = store.put_run(run(), tables()).run_id
@@ -156,28 +145,16 @@ def test_a_damaged_index_is_as_none(store, client, damage):
     assert ids(store) == [stored]
 
 
-def test_a_run_is_stored_though_the_index_cannot_be_written(store, client):
+def test_an_index_that_cannot_be_written_or_a_manifest_that_cannot_be_read_hides_no_run(store, client):
     client.refuses = "runs-index/"
     stored = store.put_run(run(), tables()).run_id
     assert ids(store) == [stored]
     assert not client.index()
-
-
-def test_what_cannot_be_read_is_asked_again_each_time(store, client):
-    stored = store.put_run(run(), tables()).run_id
-    for name in client.index():
-        del client.objects[name]
-    name = f"runs/{stored}/manifest.json"
+    client.refuses, name = "nothing", f"runs/{stored}/manifest.json"
     whole, client.objects[name] = client.objects[name], b"{}"
     assert store.list_runs()["status"].tolist() == ["unreadable"]
     client.objects[name] = whole
     assert store.list_runs()["status"].tolist() == ["ok"]
-
-
-def test_files_without_a_manifest_are_no_run(store, client):
-    client.objects[f"runs/{new_run_id('keycount', 'fluid')}/latency.parquet"] = b""
-    assert store.list_runs().empty
-    assert "spike_ms" in store.list_runs().columns
 
 
 ACTS = st.sampled_from(["put", "delete", "half", "list", "lose", "page", "files"])

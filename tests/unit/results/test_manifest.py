@@ -34,12 +34,9 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return raw
 
 
-def test_the_published_schema_is_up_to_date():
+def test_a_stored_manifest_satisfies_the_published_schema_which_is_up_to_date():
     published = json.loads((DOCS / "manifest.schema.json").read_text())
     assert published == m.json_schema(), "write json_schema() to docs/manifest.schema.json"
-
-
-def test_a_stored_manifest_satisfies_the_published_schema():
     stored = m.validate(good()).model_dump(mode="json")
     jsonschema.Draft202012Validator(m.json_schema()).validate(stored)
     with pytest.raises(jsonschema.ValidationError):
@@ -63,16 +60,10 @@ def test_a_manifest_comes_back_as_it_was_with_times_in_utc():
     [
         ("summary.lost", -1, r"summary\.lost = -1: .*greater than or equal to 0"),
         ("summary.spike_ms", float("inf"), r"summary\.spike_ms = inf: .*finite"),
-        ("summary.verdict", "fine", r"summary\.verdict = 'fine': .*'ok' or 'bad'"),
-        ("status", "done", r"status = 'done'"),
         ("machine.hostname", "node7", r"unknown key of machine 'hostname': known: cpus"),
         ("started_at", "2026-01-01T12:00:00", r"started_at = .*timezone"),
         ("parameters.rates", [1, 2], r"parameters\.rates"),
-        ("run_id", "../../etc", r"run_id = '../../etc'"),
-        ("verdict.examples", ["x"] * 21, r"verdict\.examples"),
-        ("stages", [], r"stages = \[\]: .*at least 1 item"),
         ("stages", [{"name": "keycount", "due": "always"}], r"stages\.0\.due = 'always': .*'event' or 'workload'"),
-        ("replicas", 0, r"replicas = 0: .*greater than or equal to 1"),
         ("schema_version", 5, r"schema_version 5, this keyshift .* reads up to 4: upgrade"),
         ("schema_version", 1, r"schema_version = 1: .*4"),
         ("schema_version", "1.0", r"schema_version = '1\.0'"),
@@ -85,9 +76,18 @@ def test_a_refusal_names_the_field_its_value_and_what_is_allowed(path, value, me
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["p50_ms", "p99_ms", "p99_undisturbed_ms", "spike_ms", "longest_ms"])
-def test_latencies_are_below_0_by_a_clock_of_kafka_that_is_behind(name):
-    assert getattr(m.validate(changed(f"summary.{name}", -1.5)).summary, name) == -1.5
+LATENCIES = ("p50_ms", "p99_ms", "p99_undisturbed_ms", "spike_ms", "longest_ms")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "stored"),
+    [
+        *(pytest.param(name, -1.5, -1.5, id=f"{name} by a clock of Kafka that is behind") for name in LATENCIES),
+        pytest.param("spike_ms", float("nan"), None, id="not a number"),
+    ],
+)
+def test_measures_may_be_below_0_or_not_known(name, value, stored):
+    assert getattr(m.validate(changed(f"summary.{name}", value)).summary, name) == stored
 
 
 @pytest.mark.parametrize("raw", [None, [], "text", {}])
@@ -117,22 +117,14 @@ def test_a_manifest_that_contradicts_itself_is_refused(path, value):
         m.validate(changed(path, value))
 
 
-def test_a_run_that_died_has_an_error_and_no_summary():
+def test_a_run_that_died_has_an_error_and_no_summary_and_a_wrong_one_is_stored_as_bad():
     died = good() | {"status": "died", "error": "Kafka went away", "summary": None, "verdict": None}
     assert m.validate(died).error == "Kafka went away"
     with pytest.raises(KeyshiftError, match="died has an error"):
         m.validate(died | {"error": None})
-
-
-def test_a_wrong_run_is_stored_as_bad():
     raw = changed("verdict.lost", 2)
     raw["summary"] |= {"lost": 2, "verdict": "bad"}
     assert m.validate(raw | {"status": "bad"}).verdict.ok is False
-
-
-def test_a_measure_that_is_not_a_number_becomes_null():
-    manifest = m.validate(changed("summary.spike_ms", float("nan")))
-    assert manifest.summary.spike_ms is None
 
 
 def test_run_ids_are_unique_valid_and_sort_by_time():
@@ -142,13 +134,10 @@ def test_run_ids_are_unique_valid_and_sort_by_time():
     assert "-my_workload-my_own_-" in m.new_run_id("My Workload", "my-own!")
 
 
-def test_the_machine_is_described_without_its_name():
+def test_the_machine_is_described_without_its_name_and_versions_are_what_may_change_a_result():
     machine = m.describe_machine()
     assert machine.cpus >= 1 and machine.memory_mib > 100 and machine.cpu and machine.system
     assert socket.gethostname() not in json.dumps(machine.model_dump())
-
-
-def test_versions_name_what_may_change_a_result():
     versions = m.describe_versions()
     assert {"keyshift", "python", "pyspark", "pyarrow", "kafka-python"} <= set(versions)
     assert {"confluent-kafka", "duckdb", "redis", "rocksdict"} <= set(versions)
@@ -174,12 +163,8 @@ def test_a_java_is_asked_for_its_version_once(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_manifest_of_version_2_or_3_is_read_as_one_of_today(version):
+def test_a_manifest_of_version_2_or_3_is_read_as_one_of_today_also_what_copies_of_a_strategy_were_called(version):
     assert m.validate(good() | {"schema_version": version}) == m.validate(good())
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_what_copies_of_a_strategy_were_called_before_version_4_is_read_as_such(version):
     old = {"replicate": 2, "replicas": "periodic"}
     raw = good() | {"schema_version": version, "parameters": old}
     found = m.validate(raw | {"summary": raw["summary"] | {"parameters": old}})

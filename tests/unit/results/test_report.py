@@ -1,9 +1,9 @@
 """The shared file: whole, on its own, and without a trace of whose machine it was."""
 
 import re
-from html.parser import HTMLParser
 
 import pytest
+from small_html import Elements
 from small_store import OTHER_MACHINE, result_store, run, tables
 
 from keyshift.model.errors import BadInput
@@ -23,48 +23,22 @@ def page():
     return report(store, store.list_runs()["run_id"].tolist()[::-1])
 
 
-class Elements(HTMLParser):
-    """What is opened and closed, and every address that is asked for."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.links, self.ids, self.count = [], [], set(), {}
-
-    def handle_starttag(self, tag, attrs):
-        self.count[tag] = self.count.get(tag, 0) + 1
-        self.links += [value for name, value in attrs if name in ("href", "src", "xlink:href")]
-        self.ids |= {value for name, value in attrs if name == "id"}
-        if tag not in ("meta", "link", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
 @pytest.fixture(scope="module")
 def elements(page):
-    found = Elements()
-    found.feed(page)
+    found = Elements(page)
     assert not found.open
     return found
 
 
-def test_everything_is_inside(elements):
-    assert not {"script", "img", "link", "iframe"} & elements.count.keys()
-    assert all(link.startswith("#") and link[1:] in elements.ids for link in elements.links)
-
-
-def test_each_run_has_its_figures_and_the_index_leads_to_it(page, elements):
+def test_each_run_has_its_figures_which_are_inside_and_the_index_leads_to_it(page, elements):
     assert elements.count["svg"] == 1 + 3 * 5, "Pareto, then five of each run that ended"
     assert elements.count["h2"] == 1 + 4
     for name in ("fluid", "matched", "lazy", "rhino"):
         assert re.search(rf'href="#(2026\S+-{name}-\w+)"', page)[1] in elements.ids
     assert "lazy is not correct (1 lost): it is left out of the comparison." in page
     assert 'class="died">Kafka at &lt;address&gt; went away' in page
+    assert not {"script", "img", "link", "iframe"} & elements.count.keys()
+    assert all(link.startswith("#") and link[1:] in elements.ids for link in elements.links)
 
 
 @pytest.mark.parametrize(
@@ -93,22 +67,15 @@ def test_the_tail_is_of_results_behind_the_warm_up():
     found = report(store, store.list_runs()["run_id"].tolist()[::-1])
     parts = found.split("Latency of all results behind the warm-up (ms)")[1:]
     assert [re.search(r"<td>(750|1000|600)</td>", part)[1] for part in parts] == ["750", "1000", "600"]
+    within = store.put_run(run(9, "fluid", measured_from_s=60.0), tables()).run_id
+    assert report(store, [within]).count("<svg") == 4, "one that ended in its warm-up has no distribution"
 
 
-def test_a_run_that_ended_within_its_warm_up_is_drawn_without_its_distribution():
-    store = result_store()
-    store.put_run(run(0, "fluid", measured_from_s=60.0), tables())
-    assert report(store, [run(0).run_id]).count("<svg") == 4
-
-
-def test_parameters_versions_and_verdict_are_there(page):
+def test_parameters_versions_and_verdict_are_there_and_nothing_tells_whose_machine_it_was(page):
     for text in ("pyspark", "4.3.0", "1 lost", "P99 spike (ms)", "2 × some, 100 MiB"):
         assert text in page
     assert "<td>2000.0</td>" in page
     assert "&lt;b&gt;counter" in page, "what is no HTML is shown as it is"
-
-
-def test_nothing_tells_whose_machine_it_was(page):
     for text in ("10.1.2.3", "/home", r"\bada\b", "moby", ":6379", ":7077"):
         assert not re.search(text, page), text
     assert "the query died (java.io.IOException: no route to &lt;address&gt;, see &lt;path&gt;)" in page

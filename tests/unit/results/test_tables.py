@@ -26,16 +26,13 @@ def test_a_table_of_version_1_is_read_as_one_of_today(name):
     assert t.upgraded(name, found) is found
 
 
-def test_no_snapshot_of_version_2_was_judged():
+def test_no_snapshot_of_version_2_was_judged_and_what_a_process_for_all_stages_measured_is_of_none():
     columns = {name: [1, 2] for name in ("snapshot", "bytes_written", "bytes_state")}
     table = t.make_table("snapshots", columns | {"begun_s": [0.0] * 2, "completed_s": [1.0] * 2, "verdict": ["ok"] * 2})
     found = t.upgraded("snapshots", table.drop_columns(["verdict"]))
     t.check_table("snapshots", found)
     assert found["verdict"].to_pylist() == ["not judged"] * 2
     assert t.upgraded("snapshots", table) is table
-
-
-def test_what_a_process_for_all_stages_measured_is_of_none():
     found = t.upgraded("metrics", pq.read_table(VERSION_1 / "metrics.parquet")).to_pandas()
     of_slot = found["instance"].str.startswith("slot-")
     assert of_slot.any() and not of_slot.all()
@@ -43,21 +40,17 @@ def test_what_a_process_for_all_stages_measured_is_of_none():
     assert (found["replica"] == 0).all()
 
 
-def test_a_table_of_one_stage_and_one_query_need_not_say_so():
-    columns = {"created_s": [0.0, 1.0], "latency_ms": [1.0, 2.0], "slot": [1, 2]}
-    assert t.make_table("latency", columns).select(["stage", "replica"]).to_pydict() == {
-        "stage": [0, 0],
-        "replica": [0, 0],
-    }
-    placed = t.make_table("latency", columns | {"stage": [1, 2], "replica": [0, 3]})
-    assert (placed["stage"].to_pylist(), placed["replica"].to_pylist()) == ([1, 2], [0, 3])
-    assert t.make_table("latency", {"created_s": [], "latency_ms": [], "slot": []}).num_rows == 0
-
-
-def test_tables_are_made_with_the_published_types():
-    table = t.make_table("latency", {"latency_ms": [1.5], "created_s": [0.25], "slot": [3]})
-    assert table.schema.equals(t.TABLES["latency"])
-    t.check_table("latency", table)
+def test_a_table_has_the_published_types_and_need_not_say_that_it_is_of_one_stage_and_one_query():
+    columns = {"latency_ms": [1.0, 2.0], "created_s": [0.0, 1.0], "slot": [1, 2]}
+    for given, stages, replicas in (
+        (columns, [0, 0], [0, 0]),
+        (columns | {"stage": [1, 2], "replica": [0, 3]}, [1, 2], [0, 3]),
+        ({name: [] for name in columns}, [], []),
+    ):
+        table = t.make_table("latency", given)
+        t.check_table("latency", table)
+        assert table.schema.equals(t.TABLES["latency"])
+        assert (table["stage"].to_pylist(), table["replica"].to_pylist()) == (stages, replicas)
 
 
 def test_a_table_with_other_columns_types_or_nulls_is_refused():

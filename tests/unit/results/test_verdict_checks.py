@@ -564,12 +564,7 @@ def a_stamp_of_another_count(run):
     run.results.loc[7, "stamp"] -= 1
 
 
-@check(
-    keycount,
-    "bad[order[1:]] |= (np.diff(key[order]) == 0) & (np.diff(count[order]) == 0)",
-    "pass",
-    "counts",
-)
+@check(keycount, "bad[order[1:]] |= (np.diff(key[order]) == 0) & (np.diff(count[order]) == 0)", "pass", "counts")
 def a_count_that_two_events_have(run):
     ordered = run.results.sort_values(["key", "count"])
     before = ordered.groupby("key")["router"].shift()

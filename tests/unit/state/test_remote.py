@@ -75,7 +75,7 @@ def test_a_frame_is_one_round_trip_whatever_it_has(server, hybrid, monkeypatch):
         assert all(exported(state, 100) == dict.fromkeys(range(5), (9, b"value")) for state in states)
 
 
-def test_what_moves_is_a_name_and_whoever_has_left_writes_nothing_any_more(server):
+def test_what_moves_is_a_name_whoever_has_left_writes_nothing_any_more_and_missing_keys_are_not_taken_over(server):
     with opened(server) as source, opened(server, slot=1) as destination:
         state = source.unit(3)
         for key in range(100):
@@ -93,9 +93,6 @@ def test_what_moves_is_a_name_and_whoever_has_left_writes_nothing_any_more(serve
         # Were something on its way all the same, it would come to a region where nobody looks.
         source.table.exchange([(state.values.region, {1: source.packing.pack((666, b"late"))})], [])
         assert taken.take([1]) == [(1, (1, b"set last"))]
-
-
-def test_a_state_of_which_keys_are_missing_is_not_taken_over(server):
     with opened(server) as source, opened(server, slot=1) as destination:
         state = source.unit(3)
         state.values[1] = 1, b""

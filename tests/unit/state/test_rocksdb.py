@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ time.sleep(100)
 
 def opened(folder, **settings):
     return open_store("job/0/stage/0", SCHEMA, RocksSettings(state_folder=str(folder), **settings))
+
+
+@pytest.fixture
+def store(tmp_path):
+    with closing(opened(tmp_path, block_cache_mib=1, state_cache_mib=1)) as store:
+        yield store
 
 
 def databases(folder):
@@ -56,77 +63,58 @@ def test_what_a_killed_process_left_goes_when_the_next_store_is_opened_and_what_
             process.stdout.close()
 
 
-def test_a_large_arrival_comes_as_files_and_a_state_that_is_not_needed_leaves_no_key(tmp_path):
-    store = opened(tmp_path)
-    try:
-        state, other = filled(store, range(5000), 1000), filled(store, range(-5, 5), unit=1)
-        assert list(tmp_path.glob("*/*/db/*.sst"))
-        assert sorted(state.keys()) == list(range(5000)) and len(state) == 5000
-        del state
-        gc.collect()
-        store.load([(other, {1})])
-        assert len(list(store.table.db.keys())) == 10
-        assert sorted(exported(other, 1000)) == list(range(-5, 5))
-    finally:
-        store.close()
+def test_a_large_arrival_comes_as_files_and_a_state_that_is_not_needed_leaves_no_key(store, tmp_path):
+    state, other = filled(store, range(5000), 1000), filled(store, range(-5, 5), unit=1)
+    assert list(tmp_path.glob("*/*/db/*.sst"))
+    assert sorted(state.keys()) == list(range(5000)) and len(state) == 5000
+    del state
+    gc.collect()
+    store.load([(other, {1})])
+    assert len(list(store.table.db.keys())) == 10
+    assert sorted(exported(other, 1000)) == list(range(-5, 5))
 
 
-def test_a_copy_does_not_see_what_is_changed_or_dropped_later(tmp_path):
-    store = opened(tmp_path)
-    try:
-        state = filled(store, range(3000), 1000)
-        copy = state.copy()
-        state.values[5] = 5, b"new"
-        state.delete(7)
-        del state
-        gc.collect()
-        store.load([])
-        with ThreadPoolExecutor(1) as pool:  # snapshots are written by other threads
-            found = pool.submit(exported, copy, 1 << 20).result()
-        assert found == {key: (key, bytes(1000)) for key in range(3000)}
-        assert copy.take([7, 9999]) == [(7, (7, bytes(1000)))]
-    finally:
-        store.close()
+def test_a_copy_does_not_see_what_is_changed_or_dropped_later(store):
+    state = filled(store, range(3000), 1000)
+    copy = state.copy()
+    state.values[5] = 5, b"new"
+    state.delete(7)
+    del state
+    gc.collect()
+    store.load([])
+    with ThreadPoolExecutor(1) as pool:  # snapshots are written by other threads
+        found = pool.submit(exported, copy, 1 << 20).result()
+    assert found == {key: (key, bytes(1000)) for key in range(3000)}
+    assert copy.take([7, 9999]) == [(7, (7, bytes(1000)))]
 
 
-@pytest.mark.parametrize("read", ["export", "keys", "a copy", "keys of a copy"])
-def test_what_cannot_be_read_from_disk_is_not_taken_for_the_end_of_a_state(tmp_path, read):
-    store = opened(tmp_path, block_cache_mib=1)
-    try:
-        state = filled(store, range(6000), 1000)
-        file = min(tmp_path.glob("*/*/db/*.sst"))
-        data = bytearray(file.read_bytes())
-        data[len(data) // 2 : len(data) // 2 + 64] = b"x" * 64
-        file.write_bytes(data)
-        calls = {
-            "export": lambda: exported(state, 1 << 20),
-            "keys": state.keys,
-            "a copy": lambda: exported(state.copy(), 1 << 20),
-            "keys of a copy": lambda: [state.copy().take([key]) for key in range(0, 6000, 10)],
-        }
-        with pytest.raises(Damaged, match=f"the database in {file.parent.parent} cannot be read: Corruption: "):
-            calls[read]()
-    finally:
-        store.close()
+READS = {
+    "export": lambda state: exported(state, 1 << 20),
+    "keys": lambda state: state.keys(),
+    "a copy": lambda state: exported(state.copy(), 1 << 20),
+    "keys of a copy": lambda state: [state.copy().take([key]) for key in range(0, 6000, 10)],
+}
 
 
-def test_values_in_python_have_a_bound(tmp_path):
-    store = opened(tmp_path, state_cache_mib=1)
-    try:
-        state = filled(store, range(20_000), 1000)
-        for begin in range(0, 20_000, 50):
-            store.load([(state, range(begin, begin + 50))])
-            for key in range(begin, begin + 50):
-                state.values[key] = key + 1, state.values[key][1]
-        assert (len(state.values) + len(state.values.old)) * 1000 < 1.2 * 2**20
-        assert state.take([0, 19_999]) == [(0, (1, bytes(1000))), (19_999, (20_000, bytes(1000)))]
-    finally:
-        store.close()
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_what_cannot_be_read_from_disk_is_not_taken_for_the_end_of_a_state(store, tmp_path, read):
+    state = filled(store, range(6000), 1000)
+    file = min(tmp_path.glob("*/*/db/*.sst"))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 64] = b"x" * 64
+    file.write_bytes(data)
+    with pytest.raises(Damaged, match=f"the database in {file.parent.parent} cannot be read: Corruption: "):
+        read(state)
 
 
-def test_a_folder_that_cannot_be_written_to_is_named_with_the_remedy():
-    with pytest.raises(ServiceUnavailable, match=r"state_folder = '/proc/nowhere': .*; name a folder that can be"):
-        opened("/proc/nowhere")
+def test_values_in_python_have_a_bound(store):
+    state = filled(store, range(20_000), 1000)
+    for begin in range(0, 20_000, 50):
+        store.load([(state, range(begin, begin + 50))])
+        for key in range(begin, begin + 50):
+            state.values[key] = key + 1, state.values[key][1]
+    assert (len(state.values) + len(state.values.old)) * 1000 < 1.2 * 2**20
+    assert state.take([0, 19_999]) == [(0, (1, bytes(1000))), (19_999, (20_000, bytes(1000)))]
 
 
 def test_what_workers_leave_in_a_folder_of_the_users_goes_with_the_run_and_nothing_else_in_it(tmp_path):
@@ -162,10 +150,12 @@ with served(RocksSettings(state_folder={str(tmp_path)!r}), "job", Path("/work"))
         assert not list(tmp_path.rglob("db"))
 
 
-def test_without_a_folder_of_the_users_it_is_that_of_the_run_and_elsewhere_it_is_as_it_was_given(tmp_path):
+def test_the_folder_is_as_it_was_given_or_that_of_the_run_and_one_that_cannot_be_written_to_is_named(tmp_path):
     for given, folder, used in (("", tmp_path, str(tmp_path)), ("there", None, "there"), ("", None, "")):
         with served(RocksSettings(state_folder=given), "job", folder) as settings:
             assert settings.state_folder == used
+    with pytest.raises(ServiceUnavailable, match=r"state_folder = '/proc/nowhere': .*; name a folder that can be"):
+        opened("/proc/nowhere")
 
 
 def test_a_folder_that_cannot_be_used_is_refused_before_a_run_if_slots_are_here(tmp_path, monkeypatch):

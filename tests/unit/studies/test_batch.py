@@ -30,30 +30,30 @@ def bench(folder):
 # --- what is executed
 
 
-def test_a_grid_is_the_cross_product_over_the_common_parameters(folder):
-    made = prepared(folder, "parameters: {seed: 7}\ngrid: {skew: [0, 0.8], bytes: [16, 32]}")
-    assert [e.parameters for e in made.executions] == [
-        {"seed": 7, "skew": skew, "bytes": size} for skew in (0, 0.8) for size in (16, 32)
-    ]
-    assert [e.number for e in made.executions] == [1, 2, 3, 4]
-    assert made.varying == ["skew", "bytes"]
-
-
-def test_the_list_stands_beside_the_grid_and_wins_over_the_common_parameters(folder):
-    made = prepared(folder, "parameters: {seed: 7, bytes: 16}\ngrid: {skew: [0]}\nlist:\n- {seed: 8}\n- {skew: 1}")
-    assert [e.parameters for e in made.executions] == [
-        {"seed": 7, "bytes": 16, "skew": 0},
-        {"seed": 8, "bytes": 16},
-        {"seed": 7, "bytes": 16, "skew": 1},
-    ]
-    assert made.varying == ["seed", "skew"]
-    assert made.varied(made.executions[1]) == {"seed": 8, "skew": None}
-
-
-def test_nothing_that_varies_is_one_execution(folder):
-    made = prepared(folder, "parameters: {seed: 7}")
-    assert [e.parameters for e in made.executions] == [{"seed": 7}]
-    assert made.varying == []
+@pytest.mark.parametrize(
+    ("text", "parameters", "varying"),
+    [
+        pytest.param(
+            "parameters: {seed: 7}\ngrid: {skew: [0, 0.8], bytes: [16, 32]}",
+            [{"seed": 7, "skew": skew, "bytes": size} for skew in (0, 0.8) for size in (16, 32)],
+            ["skew", "bytes"],
+            id="a grid is the cross product over the common parameters",
+        ),
+        pytest.param(
+            "parameters: {seed: 7, bytes: 16}\ngrid: {skew: [0]}\nlist:\n- {seed: 8}\n- {skew: 1}",
+            [{"seed": 7, "bytes": 16, "skew": 0}, {"seed": 8, "bytes": 16}, {"seed": 7, "bytes": 16, "skew": 1}],
+            ["seed", "skew"],
+            id="the list stands beside the grid and wins over the common parameters",
+        ),
+        pytest.param("parameters: {seed: 7}", [{"seed": 7}], [], id="nothing that varies is one execution"),
+    ],
+)
+def test_executions(folder, text, parameters, varying):
+    made = prepared(folder, text)
+    assert [e.parameters for e in made.executions] == parameters
+    assert [e.number for e in made.executions] == [*range(1, len(parameters) + 1)]
+    assert made.varying == varying
+    assert made.varied(made.executions[-1]) == {name: parameters[-1].get(name) for name in varying}
 
 
 def test_repetitions_of_a_set_are_apart_from_each_other_and_told_apart(folder):
@@ -90,16 +90,13 @@ def ids(made):
     return {e.id for e in made.executions}
 
 
-def test_the_order_of_names_the_words_of_the_notebook_and_other_executions_leave_an_execution_the_same(folder):
+def test_what_does_not_change_an_execution_leaves_it_the_same(folder):
     before = prepared(folder, "parameters: {seed: 7, bytes: 32}\ngrid: {skew: [0, 0.8]}")
     write_notebook(folder / "notebooks" / "load.ipynb", words="# Better words")
     after = prepared(
         folder, "grid: {skew: [1, 0.8, 0]}\nparameters: {bytes: 32, seed: 7}\nrepetitions: 2", name="other"
     )
     assert ids(before) < ids(after)
-
-
-def test_an_id_does_not_change_with_time_or_machine(folder):
     assert [e.id for e in prepared(folder, "parameters: {seed: 7}").executions] == ["b027c570bfa8806a"]
 
 
@@ -176,17 +173,14 @@ def test_what_was_done_with_another_profile_counts_and_is_told(folder, bench, mo
     assert bench.said[0].endswith("2 done before, some of them with profile mine")
 
 
-def test_again_executes_all_anew_and_puts_new_records_in_place_of_the_old_ones(folder, bench):
+def test_again_executes_all_anew_and_under_another_name_nothing_was_executed_before(folder, bench):
     made = prepared(folder, "grid: {skew: [0, 1]}")
     assert exit_status(bench.run(made, Executor(verdicts={0: "bad"}))) == 1
     anew = Executor()
     assert exit_status(bench.run(made, anew, again=True)) == 0
     assert len(anew.given) == 2
     assert exit_status(bench.run(made, Executor())) == 0
-
-
-def test_under_another_name_nothing_was_executed_before(folder, bench):
-    """As each night of a series."""
+    # As each night of a series.
     bench.run(prepared(folder, "grid: {skew: [0, 1]}"), Executor())
     other = prepare(folder / "batch.yaml", folder / "notebooks", "night-2")
     assert other.batch.name == "night-2" and ids(other) == ids(prepared(folder, "grid: {skew: [0, 1]}"))
@@ -194,17 +188,6 @@ def test_under_another_name_nothing_was_executed_before(folder, bench):
     assert len(bench.run(other, night)) == len(night.given) == 2
     with pytest.raises(BadInput, match="name = 'Night'"):
         prepare(folder / "batch.yaml", folder / "notebooks", "Night")
-
-
-def test_again_that_was_interrupted_goes_on_with_what_was_not_executed_anew(folder, bench):
-    made = prepared(folder, "grid: {skew: [0, 1, 2]}")
-    bench.run(made, Executor())
-    with pytest.raises(KeyboardInterrupt):
-        bench.run(made, Executor(errors={1: KeyboardInterrupt()}), again=True)
-    assert bench.said[-1].endswith("the same command goes on with what has not ended, without --again if it had that")
-    rest = Executor()
-    bench.run(made, rest)
-    assert [given["skew"] for given in rest.given] == [1, 2]
 
 
 @pytest.mark.parametrize("error", ["cell 3: ValueError: no\nmore", RuntimeError("Kernel died"), OSError("no space")])
@@ -229,20 +212,15 @@ def test_bad_runs_are_what_counts_where_a_notebook_got_no_further_and_are_not_ma
     assert exit_status(bench.run(made, again)) == 1 and again.given == []
 
 
-def test_an_execution_whose_copy_cannot_be_kept_with_its_runs_does_not_end_the_night(folder, bench, monkeypatch):
+def test_a_copy_that_cannot_be_kept_does_not_end_the_night_nor_hide_a_failure(folder, bench, monkeypatch):
     def keep(executed, runs):
         raise BadInput("unknown run 'run-0'")
 
     monkeypatch.setattr(batch.notebooks, "keep", keep)
-    done = bench.run(prepared(folder, "grid: {skew: [0, 1]}"), Executor())
-    assert [record.status for record in done.values()] == ["failed", "failed"]
-    assert all("unknown run" in record.error and record.copy_at for record in done.values())
-
-
-def test_what_a_notebook_failed_of_is_not_hidden_by_a_copy_that_cannot_be_kept(folder, bench, monkeypatch):
-    monkeypatch.setattr(batch.notebooks, "keep", lambda *told: 1 / 0)
-    [record] = bench.run(prepared(folder), Executor(errors={None: "cell 3: Oh"})).values()
-    assert record.error == "cell 3: Oh"
+    done = bench.run(prepared(folder, "grid: {skew: [0, 1]}"), Executor(errors={1: "cell 3: Oh"}))
+    kept, failed = done.values()
+    assert (kept.status, failed.status, failed.error) == ("failed", "failed", "cell 3: Oh")
+    assert "unknown run" in kept.error and kept.copy_at
 
 
 def test_the_record_of_a_failure_says_nothing_of_whose_machine_it_was(folder, bench, monkeypatch):
@@ -267,17 +245,20 @@ def test_on_failure_stop_leaves_the_rest_for_the_next_time(folder, bench):
     assert [given["skew"] for given in second.given] == [1, 2]
 
 
-def test_an_interrupted_execution_is_not_recorded_and_all_before_it_stay(folder, bench):
+@pytest.mark.parametrize("again", [False, True])
+def test_behind_an_interrupted_execution_which_is_not_recorded_the_same_command_goes_on(folder, bench, again):
     made = prepared(folder, "grid: {skew: [0, 1, 2]}")
+    if again:
+        bench.run(made, Executor())
     with pytest.raises(KeyboardInterrupt):
-        bench.run(made, Executor(errors={1: KeyboardInterrupt()}))
-    assert [name for name in bench.records.names("small") if name.endswith(".json")] == [
-        f"{made.executions[0].id}.json"
-    ]
+        bench.run(made, Executor(errors={1: KeyboardInterrupt()}), again=again)
+    recorded = [name for name in bench.records.names("small") if name.endswith(".json")]
+    assert recorded == [f"{made.executions[0].id}.json"]
     assert "interrupted" in bench.said[-1]
-    second = Executor()
-    bench.run(made, second)
-    assert [given["skew"] for given in second.given] == [1, 2]
+    assert bench.said[-1].endswith("the same command goes on with what has not ended, without --again if it had that")
+    rest = Executor()
+    bench.run(made, rest)
+    assert [given["skew"] for given in rest.given] == [1, 2]
 
 
 def test_a_store_that_does_not_answer_ends_the_batch(folder, bench, monkeypatch):
@@ -367,18 +348,14 @@ def test_each_execution_has_a_line_and_a_row_with_what_varies_and_its_verdict(fo
     ("text", "words"),
     [
         ("name: a\nnotebook: load.ipynb\ngrit: {skew: [1]}", "batch.yaml: unknown key 'grit': did you mean 'grid'"),
-        ("name: a\nnotebook: load.ipynb\npoints: []", "batch.yaml: unknown key 'points'"),
         ("name: a\nnotebook: load.ipynb\ngrid: {}", "grid = {}: .*at least 1 item"),
-        ("name: a\nnotebook: load.ipynb\ngrid:", "grid = None: .*dictionary"),
         ("name: a\nnotebook: load.ipynb\ngrid: {skew: []}", r"grid\.skew = \[\]: .*at least 1 item"),
-        ("name: a\nnotebook: load.ipynb\ngrid: {skew: 1}", r"grid\.skew = 1: .*valid list"),
-        ("name: a\nnotebook: load.ipynb\nlist: [seed]", r"list\.0 = 'seed'"),
         ("name: a\nnotebook: load.ipynb\nparameters: {seed: 2026-01-01}", r"parameters\.seed = datetime"),
         ("name: a\nnotebook: load.ipynb\nrepetitions: 0", "repetitions = 0: .*greater than or equal to 1"),
         ("name: a\nnotebook: load.ipynb\non_failure: halt", "on_failure = 'halt': .*'continue' or 'stop'"),
         (
             "name: a\nnotebook: load.ipynb\nparameters: {skw: 1}",
-            "batch.yaml: unknown notebook parameter 'skw': did you mean 'skew'",
+            "unknown notebook parameter 'skw': did you mean 'skew'",
         ),
         ("name: a\nnotebook: load.ipynb\nlist: [{seed: 1}, {sede: 1}]", "parameter 'sede': did you mean 'seed'"),
         ("name: a\nnotebook: load.ipynb\ngrid: {seed: [1, 2, 1]}", "executions 1 and 3 have the same .*seed=1"),
@@ -388,7 +365,6 @@ def test_each_execution_has_a_line_and_a_row_with_what_varies_and_its_verdict(fo
         ("name: a\nnotebook: laod.ipynb", "batch.yaml: notebook = 'laod.ipynb': there is no .*did you mean 'load"),
         ("name: a\nnotebook: my load.ipynb", "notebook 'my load.ipynb': use letters"),
         ("name: My batch\nnotebook: load.ipynb", "name = 'My batch': .*lower-case letters, digits and '-'"),
-        ("name: ../a\nnotebook: load.ipynb", "name = '../a'"),
         ("notebook: load.ipynb", "batch.yaml: name: field required"),
         ("name: a\nnotebok: load.ipynb", "batch.yaml: unknown key 'notebok': did you mean 'notebook'"),
         ("- a", "expected `name: …`, `notebook: …`"),
@@ -408,25 +384,15 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_value(folder, text, 
     assert "\n" not in str(raised.value)
 
 
-def test_more_executions_than_anybody_wants_are_refused_without_making_them(folder):
+def test_more_executions_than_anybody_wants_and_a_missing_file_are_refused(folder, tmp_path):
     values = list(range(1000))
     with pytest.raises(BadInput, match="1000000000 executions; at most 10000"):
         prepared(folder, f"grid: {{skew: {values}, bytes: {values}, seed: {values}}}")
-
-
-def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(BadInput, match=r"nowhere.yaml' cannot be read: No such file"):
         load_batch(tmp_path / "nowhere.yaml")
 
 
 # --- the samples
-
-
-@pytest.mark.parametrize("file", sorted((ROOT / "data").rglob("*.yaml")), ids=lambda file: file.name)
-def test_a_sample_fits_its_notebook_and_is_described(file):
-    made = prepare(file, ROOT / "notebooks")
-    assert made.executions
-    assert f"`{file.relative_to(ROOT / 'data').as_posix()}`" in (ROOT / "data" / "README.md").read_text()
 
 
 def test_the_files_that_samples_name_are_there_and_in_the_image():

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -51,21 +52,18 @@ def page(folder):
     first = prepared(folder, "grid: {skew: [0.25, 0.5, 0.75]}", "first-small")
     bench.run(first, Notebooks(verdicts={0.5: "bad"}, errors={0.75: "cell 3: ValueError: <no>\nmore of it"}))
     second = prepared(folder, "grid: {skew: [0.1]}", "second-small")
-    return batch_report(
-        "all small sets", [(each, ended(each, bench.records)) for each in (first, second)], bench.records
-    )
+    batches = [(each, ended(each, bench.records)) for each in (first, second)]
+    return batch_report("all small sets", batches, bench.records)
 
 
-def test_every_execution_has_its_verdict_parameters_figures_and_conclusion(page):
+def test_every_execution_has_its_verdict_parameters_figures_and_conclusion_and_what_is_missing_is_told(page):
     assert "3 of 4 executions of 2 batches have ended." in page
     assert page.count(f'src="data:image/png;base64,{PNG}"') == 3
     assert "<li>with 0.25 &lt; 1</li><li>at &lt;path&gt;</li>" in page
     assert 'class="ok">ok</span>: 1 ok, ' in page and 'class="bad">bad</span>: 1 bad, ' in page
     assert "<th>skew</th><td>0.25</td>" in page
     assert [page.count(f'<h2 id="{name}">') for name in ("first-small", "second-small")] == [1, 1]
-
-
-def test_what_is_missing_is_told_line_by_line(page):
+    assert "<script" not in page and "http" not in page, "it is of itself alone"
     gaps = page.partition("What is missing")[2].partition("</ul>")[0]
     lines = [line.partition("</li>")[0] for line in gaps.split("<li>")[1:]]
     assert lines == [
@@ -76,13 +74,7 @@ def test_what_is_missing_is_told_line_by_line(page):
     assert "Nothing: every execution" not in page
 
 
-def test_without_gaps_it_says_so(folder):
-    bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25]}")
-    page = batch_report("all", [(made, bench.run(made, Notebooks()))], bench.records)
-    assert "Nothing: every execution has ended, and every run of it is correct." in page
-
-
-def test_in_markdown_it_has_the_same_lines_without_figures(folder):
+def test_in_markdown_it_has_the_same_lines_without_figures_and_without_gaps_it_says_so(folder):
     bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25, 0.5]}", "first-small")
     done = bench.run(made, Notebooks(verdicts={0.5: "bad"}, errors={0.5: "OSError: /home/ada/x: 1 < 2"}))
     text = batch_report("first-small", [(made, done)], bench.records, markdown=True)
@@ -93,16 +85,15 @@ def test_in_markdown_it_has_the_same_lines_without_figures(folder):
         "\n### skew=0.25\n\nok: 1 ok, 0.0 min\n\n- with 0.25 < 1\n- at &lt;path>\n"
         "\n### skew=0.5\n\nbad: 1 bad, 0.0 min; OSError: &lt;path>: 1 < 2\n\n- with 0.5 < 1\n- at &lt;path>\n"
     )
+    bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25]}")
+    page = batch_report("all", [(made, bench.run(made, Notebooks()))], bench.records)
+    assert "Nothing: every execution has ended, and every run of it is correct." in page
 
 
 def test_notes_are_told_once_with_those_who_have_them_also_if_the_notebook_tells_them():
-    notes = "\n".join(
-        [
-            *("lazy, 4 slots, 1: verdict ok", "  the clock was set", "  at <path>", "lazy, 4 slots, 2: verdict ok"),
-            *("  the clock was set", "fluid, 3: verdict bad", "  the clock was set", "4: verdict ok", "  late"),
-            *("of each of these runs:", "  full"),
-        ]
-    )
+    lines = ["lazy, 4 slots, 1: verdict ok", "  the clock was set", "  at <path>", "lazy, 4 slots, 2: verdict ok"]
+    lines += ["  the clock was set", "fluid, 3: verdict bad", "  the clock was set", "4: verdict ok", "  late"]
+    notes = "\n".join([*lines, "of each of these runs:", "  full"])
     shown = ({"text/markdown": "- **fluid**: at &lt;path&gt;\n"}, {MIME: [{"run_id": "1"}], "text/plain": notes})
     outputs = [nbformat.v4.new_output("display_data", data=data) for data in shown]
     copy = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("publish()", outputs=outputs)])
@@ -112,10 +103,6 @@ def test_notes_are_told_once_with_those_who_have_them_also_if_the_notebook_tells
         "**4**: late",
         "**all runs**: full",
     ]
-
-
-def test_a_page_is_of_itself_alone(page):
-    assert "<script" not in page and "http" not in page
 
 
 def test_a_kind_of_sets_is_its_files_and_another_one_is_refused(tmp_path):
@@ -178,14 +165,23 @@ def test_a_report_of_given_files_is_of_these_alone(folder, night, name, first):
     assert written.splitlines()[0] == first and written.endswith("\n")
 
 
-def test_a_page_that_cannot_be_written_is_told_and_does_not_end_the_night(folder, night, monkeypatch, capsys):
+def of_a_store_that_is_away(folder):
+    raise ServiceUnavailable("MinIO does not answer")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(Path.rmdir, "No such file"), (of_a_store_that_is_away, "MinIO does not answer")]
+)
+def test_a_page_that_cannot_be_written_does_not_end_the_night(folder, night, monkeypatch, capsys, make, why):
     page = folder / "pages" / "x.html"
     page.parent.mkdir()
-    monkeypatch.setattr(report, "batch_report", lambda *_: (page.parent.is_dir() and page.parent.rmdir()) or "a page")
-    with pytest.raises(KeyshiftError, match=r"x.html cannot be written: No such file.*the same command"):
+    monkeypatch.setattr(report, "batch_report", lambda *_: make(page.parent) or "a page")
+    with pytest.raises(
+        KeyshiftError, match=f"x.html cannot be written: {why}.*; all executions are stored.*same command"
+    ):
         experiments.batch(every="small", files=None, out=page, metrics=None)
     assert night == ["one", "two"]
-    assert "x.html cannot be written: No such file" in capsys.readouterr().err
+    assert f"x.html cannot be written: {why}" in capsys.readouterr().err
 
 
 def test_a_page_is_in_the_state_folder_if_no_file_is_named_though_nobody_has_made_it_yet(folder, night):
@@ -201,15 +197,3 @@ def test_what_another_command_executes_is_not_forgotten_and_nothing_of_the_night
     with batch.alone([prepared(folder, name="two")], folder / "home"), busy:
         experiments.batch(every="small", files=None, out=None, metrics=None, again=True)
     assert night == []
-
-
-def test_a_store_that_is_away_for_a_page_does_not_end_the_night(folder, night, monkeypatch):
-    def away(*_):
-        raise ServiceUnavailable("MinIO does not answer")
-
-    monkeypatch.setattr(report, "batch_report", away)
-    with pytest.raises(
-        KeyshiftError, match=r"x.html cannot be written: MinIO does not answer; all executions are stored"
-    ):
-        experiments.batch(every="small", files=None, out=folder / "x.html", metrics=None)
-    assert night == ["one", "two"]

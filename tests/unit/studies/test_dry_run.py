@@ -37,18 +37,13 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_notebook_says_which_runs_it_would_start_and_starts_none(folder):
     asked = asked_of(folder / "notebooks" / "load.ipynb", {"keys": 77})
-    assert [(spec.strategy.name, spec.workload.keys, spec.workload.skew) for spec in asked.specs] == [
-        ("fluid", 77, 0.8),
-        ("matched", 77, 0.8),
-    ]
+    found = [(spec.strategy.name, spec.workload.keys, spec.workload.skew) for spec in asked.specs]
+    assert found == [("fluid", 77, 0.8), ("matched", 77, 0.8)]
     assert asked.load_s == 2 * 2 * (6 + 24)
     assert not (folder / "state").exists()
-
-
-def test_a_notebook_that_starts_nothing_is_not_executed(folder):
     write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code="open('there', 'w')")
     assert asked_of(folder / "notebooks" / "load.ipynb", {}).specs == ()
-    assert not (folder / "notebooks" / "there").exists()
+    assert not (folder / "notebooks" / "there").exists(), "one that starts nothing is not executed"
 
 
 @pytest.mark.parametrize(
@@ -63,9 +58,6 @@ def test_what_the_notebook_refuses_is_refused(folder, code, words):
     write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=code)
     with pytest.raises(BadInput, match=words):
         asked_of(folder / "notebooks" / "load.ipynb", {})
-
-
-def test_a_text_for_a_workload_that_reads_none_is_refused(folder):
     with pytest.raises(BadInput, match=r"unknown parameter 'text': .* this run has workload = keycount"):
         asked_of(ROOT / "notebooks" / "meces" / "01_on_demand.ipynb", {"text": "../../data/moving.txt"})
 
@@ -101,16 +93,13 @@ def test_without_java_nothing_can_run_here(folder, monkeypatch):
     assert (told.runs, told.refused) == (0, {"no java on PATH": [1]})
 
 
-def test_an_estimate_is_a_multiple_of_the_load_as_it_was_before_or_the_load_itself():
+def test_an_estimate_is_a_multiple_of_the_load_as_it_was_before_and_the_total_is_one_line(folder):
     assert estimate([60, 120], []) == Estimate(180, 0)
     # It took 2, 3 and 5 times the load: the median of that, times the load that is to come.
     assert estimate([60, 120], [(10, 20), (100, 300), (10, 50)]) == Estimate(3 * 180, 3)
     assert estimate([], [(10, 20)]) == Estimate(0, 1)
     # Without load executions are alike.
     assert estimate([0, 0], [(0, 7), (0, 9), (0, 50)]) == Estimate(18, 3)
-
-
-def test_what_batches_need_in_all_is_told_in_one_line(folder):
     many = forecast(prepared(folder, "grid: {skew: [0, 1]}"), None, MACHINE)
     one = forecast(prepared(folder, "list: [{keys: 40000000000}, {skew: 0.5}]"), None, MACHINE)
     assert total([many, one]) == "in all 2 batches: 4 executions to do, with 12 runs; 6 min at the least"
@@ -171,9 +160,10 @@ def test_sets_that_start_something_else_than_measure_are_understood(folder, file
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "data").rglob("*.yaml")), ids=lambda file: file.name)
-def test_every_set_of_the_repository_is_possible_on_a_machine_that_is_large_enough(folder, file):
+def test_every_set_of_the_repository_is_described_and_possible_on_a_machine_that_is_large_enough(folder, file):
+    assert f"`{file.relative_to(ROOT / 'data').as_posix()}`" in (ROOT / "data" / "README.md").read_text()
     told = forecast(prepare(file, ROOT / "notebooks"), None, Resources(cpus=64, memory=1024 * GIB, free=1024 * GIB))
     refused = [reason for reason in told.refused if "use `--profile local-cluster`" not in reason]
-    assert refused == []
+    assert refused == [] and told.executions
     assert bool(told.runs) == (file.parent.name + "/" + file.stem.rpartition("-")[0] not in WITHOUT_RUNS)
     assert ("Flink" in told.services) == ("flink" in file.read_text())

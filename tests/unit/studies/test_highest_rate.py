@@ -1,5 +1,7 @@
 """What a notebook gets of searches for the highest rate, with runs that were never made."""
 
+from pathlib import Path
+
 import pytest
 import small_store
 from small_lab import opens
@@ -105,17 +107,12 @@ def test_a_rate_that_is_not_sustained_is_no_rate_of_0(lab, monkeypatch):
         ({"rate": "auto"}, "rate a number to begin with"),
         ({"frame_ms": "auto"}, "frame_ms a number"),
         ({"rate_steps": "1:100"}, "rate_steps empty"),
+        ({"events": "events.parquet"}, "events empty"),
     ],
 )
-def test_a_rate_is_searched_while_nothing_moves_or_changes_it(lab, given, words):
+def test_a_rate_is_searched_while_nothing_moves_changes_it_or_ends(lab, given, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_events(make_spec({"seconds": 9}), Path("events.parquet"))
     with pytest.raises(BadInput) as refused:
         measure_highest_rates(points(1), {"seconds": 9} | given)
     assert words in str(refused.value) and not lab.asked
-
-
-def test_a_rate_is_not_searched_with_a_file_which_ends(lab, tmp_path):
-    path = tmp_path / "events.parquet"
-    write_events(make_spec({"seconds": 9}), path)
-    with pytest.raises(BadInput, match="events empty"):
-        measure_highest_rates(points(1), {"seconds": 9, "events": str(path)})
-    assert not lab.asked

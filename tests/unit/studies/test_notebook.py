@@ -22,6 +22,12 @@ from keyshift.waiting import wait_until
 
 PNG = base64.b64encode(bytes(range(256)) * 30).decode()
 WHERE = "/home/ada/src/keyshift"
+RUN = {"run_id": "2026"}
+KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+
+
+def of_parameters(source, tag="parameters"):
+    return new_code_cell(source, metadata={"tags": [tag]})
 
 
 @pytest.fixture
@@ -31,28 +37,18 @@ def executed(monkeypatch):
         new_output("stream", name="stdout", text=f"log {WHERE}/spark.log on 10.1.2.3:7077, key sup3r-s3cret\n"),
         new_output("error", ename="OSError", evalue=f"{WHERE}/x", traceback=[f"File \x1b[0;32m{WHERE}/y.py\x1b[0m"]),
         new_output("display_data", data={"text/plain": f"<Figure {WHERE}/z>", "image/png": PNG}),
-        new_output(
-            "display_data",
-            data={MIME: [{"run_id": "2026", "parameters": {"text": f"{WHERE}/a.txt"}}], "text/plain": ""},
-        ),
+        new_output("display_data", data={MIME: [RUN | {"parameters": {"text": f"{WHERE}/a.txt"}}], "text/plain": ""}),
         new_output("display_data", data={"text/html": f'<img src="data:image/png;base64,{PNG}"> {WHERE}/b'}),
         new_output("display_data", data={"text/markdown": f"- at {WHERE}/b, 1 < 2"}),
     ]
     cells = [
         new_markdown_cell("# events/s"),
-        new_code_cell(f'profile = "{WHERE}/p.yaml"', metadata={"tags": ["injected-parameters"]}),
+        of_parameters(f'profile = "{WHERE}/p.yaml"', "injected-parameters"),
         new_code_cell("print(1 / 2)  # as a/b/c", outputs=outputs),
-        new_code_cell(
-            f'tape: str = "{WHERE}/a.tape"  # whose path is in /full or not\nrate: float = 5.0',
-            metadata={"tags": ["parameters"]},
-        ),
+        of_parameters(f'tape: str = "{WHERE}/a.tape"  # whose path is in /full or not\nrate: float = 5.0'),
     ]
     told = {"input_path": f"{WHERE}/in.ipynb", "output_path": f"{WHERE}/out.ipynb", "parameters": {"rate": 5}}
-    return shareable(
-        new_notebook(
-            cells=cells, metadata={"papermill": told, "kernelspec": {"name": "python3", "display_name": "Python 3"}}
-        )
-    )
+    return shareable(new_notebook(cells=cells, metadata={"papermill": told} | KERNEL))
 
 
 def test_neither_the_copy_nor_its_html_says_where_it_was_executed(executed):
@@ -61,21 +57,10 @@ def test_neither_the_copy_nor_its_html_says_where_it_was_executed(executed):
             assert trace not in text.replace(PNG, "")
 
 
-def test_what_is_hidden_is_seen_by_whoever_opens_the_page_in_a_browser(executed):
-    assert executed.cells[2].outputs[4].data["text/html"].endswith("> &lt;path&gt;")
-    assert executed.cells[2].outputs[5].data["text/markdown"] == "- at &lt;path&gt;, 1 < 2"
-    assert executed.cells[2].outputs[2].data["text/plain"] == "<Figure <path>>"
-
-
 @pytest.mark.parametrize("kind", ["text/plain", "text/html"])
 def test_parameters_and_versions_that_a_cell_shows_stay_and_the_address_of_a_server_goes(kind):
-    table = pd.DataFrame(
-        {
-            "one": ["map:1000,counter:1000", "17.0.8.1", "redis01:6379"],
-            "other": ["control:4000", "21.0.1.1", "red-2:6379"],
-        },
-        index=["stage_work_us", "java", "redis"],
-    )
+    one, other = ["map:1000,counter:1000", "17.0.8.1", "redis01:6379"], ["control:4000", "21.0.1.1", "red-2:6379"]
+    table = pd.DataFrame({"one": one, "other": other}, index=["stage_work_us", "java", "redis"])
     text = table.to_html() if kind == "text/html" else table.to_string()
     cell = new_code_cell("study.effective()", outputs=[new_output("execute_result", data={kind: text})])
     shown = html.unescape(shareable(new_notebook(cells=[cell])).cells[0].outputs[0].data[kind])
@@ -83,33 +68,50 @@ def test_parameters_and_versions_that_a_cell_shows_stay_and_the_address_of_a_ser
     assert shown == hidden != text
 
 
-def test_the_address_of_a_server_goes_from_the_parameters_of_a_notebook():
-    source = '# Parameters\nsettings = {"redis": "redis01:6379", "stage_work_us": "map:1000"}'
-    cell = new_code_cell(source, metadata={"tags": ["injected-parameters"]})
-    made = shareable(new_notebook(cells=[cell]))
-    assert made.cells[0].source == source.replace("redis01:6379", "<address>")
-
-
-def test_code_figures_and_rows_stay(executed):
-    _, _, code, _ = executed.cells
-    assert code.source == "print(1 / 2)  # as a/b/c"
-    assert code.outputs[2].data["image/png"] == PNG
-    assert PNG in code.outputs[4].data["text/html"]
-    assert summaries(executed) == [{"run_id": "2026", "parameters": {"text": "<path>"}}]
+def test_code_figures_and_rows_stay_and_what_is_hidden_is_seen_by_whoever_opens_the_page_in_a_browser(executed):
+    code, shown = executed.cells[2].source, [output.get("data") for output in executed.cells[2].outputs]
+    assert code == "print(1 / 2)  # as a/b/c"
+    assert (shown[2]["image/png"], shown[2]["text/plain"]) == (PNG, "<Figure <path>>")
+    assert PNG in shown[4]["text/html"] and shown[4]["text/html"].endswith("> &lt;path&gt;")
+    assert shown[5]["text/markdown"] == "- at &lt;path&gt;, 1 < 2"
+    assert summaries(executed) == [RUN | {"parameters": {"text": "<path>"}}]
     assert executed.metadata.papermill.parameters.rate == 5
     nbformat.validate(executed)
 
 
 WANTS = new_notebook(
     cells=[
-        new_code_cell(
+        of_parameters(
             'names: list = ["a"]  # points\nmore: dict = {}  # settings\nrate: float = 1.0  # or auto\n'
-            'fast: bool = True\nkeys: int = 5\nlike: str = ""\nseed: int = None',
-            metadata={"tags": ["parameters"]},
+            'fast: bool = True\nkeys: int = 5\nlike: str = ""\nseed: int = None'
         )
     ],
-    metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+    metadata=KERNEL,
 )
+
+
+def test_the_address_of_a_server_goes_from_the_parameters_of_a_notebook():
+    source = '# Parameters\nsettings = {"redis": "redis01:6379", "stage_work_us": "map:1000"}'
+    made = shareable(new_notebook(cells=[of_parameters(source, "injected-parameters")]))
+    assert made.cells[0].source == source.replace("redis01:6379", "<address>")
+
+
+@pytest.mark.parametrize("tag", ["parameters", "injected-parameters"])
+def test_a_path_among_the_parameters_is_hidden_unless_it_is_in_the_folder_data(tmp_path, tag):
+    folder, data = tmp_path / "lab" / "notebooks" / "stock", tmp_path / "lab" / "data"
+    for each in (folder, data):
+        each.mkdir(parents=True)
+    given = {
+        **dict.fromkeys((f"{data}/my.tape", "../../data/my.tape"), "../../data/my.tape"),
+        **dict.fromkeys(("../../../ada/my.tape", f"{tmp_path}/ada.tape", "~/my.tape", "/my.tape"), "<path>"),
+        **{same: same for same in ("my.tape", "tapes/my.tape", "8:1000,16:500", "control:1000")},
+    }
+    for path, shown in given.items():
+        cell = of_parameters(f"tapes = ['{path}', \"{path}\"]  # 5 events/s or more", tag)
+        made = new_notebook(cells=[cell], metadata={"papermill": {"parameters": {"tapes": [path], "rate": 5}}})
+        made = shareable(made, folder / "01_exchange.ipynb")
+        assert made.cells[0].source == f"tapes = ['{shown}', \"{shown}\"]  # 5 events/s or more"
+        assert made.metadata.papermill.parameters == {"tapes": [shown], "rate": 5}
 
 
 @pytest.mark.parametrize(
@@ -137,20 +139,14 @@ def test_a_value_of_another_kind_is_named_before_anything_is_started(tmp_path, g
         checked_parameters(tmp_path / "wants.ipynb", {"names": ["b"]}, given)
 
 
-def test_a_number_is_a_text_where_one_is_wanted_and_whole_where_it_has_to_be(tmp_path):
+def test_a_number_is_a_text_or_whole_where_that_is_wanted_and_a_name_that_the_store_could_not_keep_is_refused(tmp_path):
     nbformat.write(WANTS, tmp_path / "wants.ipynb")
     given = named_values(["like=20260101", "keys=1e6", "rate=5", "fast=False", "seed=None"])
     [taken] = checked_parameters(tmp_path / "wants.ipynb", given)
     assert repr(taken) == "{'like': '20260101', 'keys': 1000000, 'rate': 5, 'fast': False, 'seed': None}"
-
-
-def test_a_notebook_that_the_store_could_not_keep_is_refused_before_anything_is_started(tmp_path):
     nbformat.write(WANTS, tmp_path / "my notebook.ipynb")
     with pytest.raises(BadInput, match=r"notebook 'my notebook.ipynb': use letters, digits"):
         checked_parameters(tmp_path / "my notebook.ipynb")
-
-
-KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
 
 def test_a_kernel_that_dies_is_a_failure_with_a_copy_of_what_came_before(tmp_path):
@@ -232,29 +228,3 @@ def test_a_cell_that_is_interrupted_ends_what_it_has_started_and_nobody_prints_a
     *of_the_kernel, last = said.splitlines()  # a busy one may say that it was at work
     assert last == "keyshift: interrupted; what it had started is stopped"
     assert "Traceback" not in "".join(of_the_kernel)
-
-
-@pytest.mark.parametrize("tag", ["parameters", "injected-parameters"])
-def test_a_path_among_the_parameters_is_hidden_unless_it_is_in_the_folder_data(tmp_path, tag):
-    folder, data = tmp_path / "lab" / "notebooks" / "stock", tmp_path / "lab" / "data"
-    for each in (folder, data):
-        each.mkdir(parents=True)
-    given = {
-        f"{data}/my.tape": "../../data/my.tape",
-        "../../data/my.tape": "../../data/my.tape",
-        "../../../ada/my.tape": "<path>",
-        f"{tmp_path}/ada.tape": "<path>",
-        "~/my.tape": "<path>",
-        "/my.tape": "<path>",
-        "my.tape": "my.tape",
-        "tapes/my.tape": "tapes/my.tape",
-        "8:1000,16:500": "8:1000,16:500",
-        "control:1000": "control:1000",
-    }
-    for path, shown in given.items():
-        source = f"tapes = ['{path}', \"{path}\"]  # 5 events/s or more"
-        cells = [new_code_cell(source, metadata={"tags": [tag]})]
-        made = new_notebook(cells=cells, metadata={"papermill": {"parameters": {"tapes": [path], "rate": 5}}})
-        made = shareable(made, folder / "01_exchange.ipynb")
-        assert made.cells[0].source == f"tapes = ['{shown}', \"{shown}\"]  # 5 events/s or more"
-        assert made.metadata.papermill.parameters == {"tapes": [shown], "rate": 5}

@@ -20,25 +20,21 @@ HEARTBEATS = (5.0, 10.0, 50.0, 100.0)
 (AGAINST_MECES,) = [curve for curve in CURVES if curve.title == "DRRS against Meces"]
 
 
-def in_turns(heartbeat_ms, p99_ms, seed=1, **values):
-    parameters = {"ordering": "live_robin", "heartbeat_ms": heartbeat_ms, "rate": 100.0, "seed": seed}
+def in_turns(heartbeat_ms, p99_ms, seed=1, rate=100.0, **values):
+    parameters = {"ordering": "live_robin", "heartbeat_ms": heartbeat_ms, "rate": rate, "seed": seed}
     return row("fluid", p99_ms=p99_ms, **values) | {"parameters": parameters}
 
 
-def test_a_curve_of_the_same_form_has_shape_1_and_its_ratio():
-    rows = [in_turns(ms, 2 * OF_HEARTBEAT.published[f"{ms:g} ms"]) for ms in HEARTBEATS]
-    (line,) = beside(OF_HEARTBEAT, rows)
-    assert line.points["point"].tolist() == ["5 ms", "10 ms", "50 ms", "100 ms"]
-    assert line.points["published"].tolist() == [20.1, 21.5, 55.9, 104.4]
-    assert line.points["ours"].tolist() == [40.2, 43.0, 111.8, 208.8]
-    assert (line.shape, line.ratio, line.name) == (1.0, 2.0, "keycount")
-
-
-def test_a_curve_that_falls_where_the_published_one_rises_has_shape_minus_1():
-    (line,) = beside(OF_HEARTBEAT, [in_turns(ms, 1000 / ms) for ms in HEARTBEATS])
-    assert line.shape == -1.0
-    (line,) = beside(OF_HEARTBEAT, [in_turns(ms, 7.0) for ms in HEARTBEATS])
-    assert math.isnan(line.shape), "one that stays has no shape"
+def test_a_curve_of_the_same_form_has_shape_1_and_its_ratio_and_one_that_falls_where_that_rises_minus_1():
+    same, falls, stays = (
+        beside(OF_HEARTBEAT, [in_turns(ms, p99_of(ms)) for ms in HEARTBEATS])[0]
+        for p99_of in (lambda ms: 2 * OF_HEARTBEAT.published[f"{ms:g} ms"], lambda ms: 1000 / ms, lambda ms: 7.0)
+    )
+    assert same.points[["point", "published", "ours"]].to_numpy().tolist() == [
+        *(["5 ms", 20.1, 40.2], ["10 ms", 21.5, 43.0], ["50 ms", 55.9, 111.8], ["100 ms", 104.4, 208.8])
+    ]
+    assert (same.shape, same.ratio, same.name, falls.shape) == (1.0, 2.0, "keycount", -1.0)
+    assert math.isnan(stays.shape), "one that stays has no shape"
 
 
 def test_repetitions_are_means_and_runs_that_are_not_correct_are_left_out():
@@ -50,14 +46,10 @@ def test_repetitions_are_means_and_runs_that_are_not_correct_are_left_out():
 
 
 def test_runs_of_other_loads_are_other_lines_and_only_the_fullest_are_shown():
-    rows = [in_turns(ms, ms) for ms in HEARTBEATS]
-    other = [in_turns(ms, ms) for ms in HEARTBEATS]
-    for each in other:
-        each["parameters"] = each["parameters"] | {"rate": 7.0}
-    alone = in_turns(5.0, 5.0)
-    alone["parameters"]["rate"] = 9.0
-    lines = beside(OF_HEARTBEAT, [*rows, *other, alone])
-    assert [line.name for line in lines] == ["keycount, rate=100", "keycount, rate=7"]
+    rows = [
+        in_turns(ms, ms, rate=rate) for rate, of in ((100.0, HEARTBEATS), (7.0, HEARTBEATS), (9.0, [5.0])) for ms in of
+    ]
+    assert [line.name for line in beside(OF_HEARTBEAT, rows)] == ["keycount, rate=100", "keycount, rate=7"]
 
 
 def test_runs_of_other_machines_and_versions_are_other_lines():
@@ -65,11 +57,7 @@ def test_runs_of_other_machines_and_versions_are_other_lines():
         return [in_turns(ms, ours * ms, **made_by) for ms in HEARTBEATS]
 
     few, many = ({"cpus": cpus, "cpu": "one of a cloud"} for cpus in (2, 64))
-    rows = [
-        *made(1, machine=few, keyshift="1"),
-        *made(2, machine=many, keyshift="1"),
-        *made(3, machine=few, keyshift="2"),
-    ]
+    rows = made(1, machine=few, keyshift="1") + made(2, machine=many, keyshift="1") + made(3, machine=few, keyshift="2")
     lines = {line.name: line.points["ours"].tolist() for line in beside(OF_HEARTBEAT, rows)}
     assert lines == {
         "keycount, machine=cpus 2, cpu one of a cloud, keyshift=1": [5, 10, 50, 100],
@@ -83,12 +71,10 @@ def test_runs_of_other_machines_and_versions_are_other_lines():
 
 def test_a_point_is_of_runs_with_all_its_parameters():
     passive = {"ordering": "none", "snapshot_s": 30.0, "rate": 10.0}
-    rows = [row("fluid", p99_ms=9.0) | {"parameters": passive}]
-    rows += [row("fluid", p99_ms=1.0) | {"parameters": passive | {"snapshot_s": 0.0}}]
-    (line,) = beside(OF_RATE, rows)
-    assert dict(zip(line.points["point"], line.points["ours"].fillna(0), strict=True)) == {
-        name: 9.0 if name == "passive, 10/s" else 0 for name in OF_RATE.published
-    }
+    known = ((9.0, passive), (1.0, passive | {"snapshot_s": 0.0}))
+    (line,) = beside(OF_RATE, [row("fluid", p99_ms=p99_ms) | {"parameters": given} for p99_ms, given in known])
+    of_each = dict(zip(line.points["point"], line.points["ours"].fillna(0), strict=True))
+    assert of_each == dict.fromkeys(OF_RATE.published, 0) | {"passive, 10/s": 9.0}
 
 
 def moved(strategy, spike_ms, mean_ms, completion_s, **parameters):
@@ -102,10 +88,8 @@ def test_one_strategy_is_divided_by_another_under_the_same_load():
     assert line.points["point"].tolist() == ["peak latency", "average latency", "duration"]
     assert line.points["ours"].tolist() == [0.5, 0.25, 0.5]
     assert line.points["ratio"].tolist() == pytest.approx([0.5 / 0.19, 0.25 / 0.05, 0.5 / 0.205])
-
-
-def test_a_preset_with_other_settings_is_not_the_preset():
-    assert beside(AGAINST_MECES, [moved("drrs", 30, 20, 2), moved("meces", 60, 80, 4, unit="group")]) == []
+    with_settings = moved("meces", 60, 80, 4, unit="group")
+    assert beside(AGAINST_MECES, [rows[0], with_settings]) == [], "that is not the preset"
 
 
 def of_run(strategy, parameters, **measures):
@@ -118,15 +102,12 @@ def test_runs_made_as_the_page_says_are_those_of_the_points():
     turns = [{"ordering": "live_robin", "frame_ms": 5, "heartbeat_ms": ms} for ms in (5, 10, 50, 100)]
     (line,) = beside(OF_HEARTBEAT, [of_run("fluid", each, p99_ms=1.0) for each in turns])
     assert line.points["ours"].tolist() == [1, 1, 1, 1]
-    passive = [
-        of_run("fluid", {"rate": rate, "snapshot_s": 30, "trigger": "none"}, p99_ms=1.0) for rate in (10, 10_000)
-    ]
-    active = [
-        of_run("fluid", {"rate": rate, "ordering": ordering, "trigger": "none"}, p99_ms=p99)
+    rates = [
+        of_run("fluid", {"rate": rate, "trigger": "none"} | given, p99_ms=p99)
         for rate in (10, 10_000)
-        for ordering, p99 in (("live_robin", 2.0), ("kazoo", 3.0))
+        for p99, given in ((1.0, {"snapshot_s": 30}), (2.0, {"ordering": "live_robin"}), (3.0, {"ordering": "kazoo"}))
     ]
-    (line,) = beside(OF_RATE, [*passive, *active])
+    (line,) = beside(OF_RATE, rates)
     assert line.points["ours"].tolist() == [1, 2, 3, 1, 2, 3]
     one, other = ({"spike_ms": ms, "mean_ms": ms, "completion_s": ms} for ms in (1, 4))
     for curve in CURVES:
@@ -180,8 +161,7 @@ def test_what_has_no_replicas_is_beside_what_has_some():
     ("values", "lines"),
     [
         ({"workload": "chain", "chain": "counter"}, 1),
-        ({"workload": "chain"}, 0),
-        ({"workload": "saas"}, 0),
+        *(({"workload": workload}, 0) for workload in ("chain", "saas")),
         ({"workload": "nexmark", "query": "q4"}, 0),
         ({"workload": "nexmark", "query": "q1"}, 0),
         ({"rate_steps": "10:500"}, 0),

@@ -22,10 +22,16 @@ def strategies(rows):
     return [row["strategy"] for row in rows]
 
 
-def test_runs_that_differ_in_strategy_and_seed_alone_are_compared(runs):
+def test_runs_that_differ_in_strategy_and_seed_alone_are_compared_or_those_like_one_that_is_named(runs):
     rows = comparable(runs)
     assert strategies(rows) == ["fluid", "matched", "fluid"]
     assert [row["verdict"] for row in rows] == ["ok", "bad", "ok"]
+    (row,) = comparable(runs, like=run(2).run_id[:15])
+    assert row["parameters"]["rate"] == 9
+    with pytest.raises(BadInput, match="like = '1999': no run with a verdict begins so, of 4"):
+        comparable(runs, like="1999")
+    assert comparable(runs, workload="nexmark") == []
+    assert comparable(runs[:0]) == []
 
 
 def test_who_chose_the_load_is_no_difference_but_the_load_is():
@@ -56,18 +62,6 @@ def test_a_row_says_what_its_run_says_whatever_stands_beside_it():
     store.put_run(run(3, "lazy", "died"), {})
     _, newest = comparable(store.list_runs())
     assert newest["bytes_copied"] is None and repr(newest["lost"]) == "0"
-
-
-def test_a_run_can_be_named_that_the_others_are_like(runs):
-    (row,) = comparable(runs, like=run(2).run_id[:15])
-    assert row["parameters"]["rate"] == 9
-    with pytest.raises(BadInput, match="like = '1999': no run with a verdict begins so, of 4"):
-        comparable(runs, like="1999")
-
-
-def test_without_a_run_there_is_nothing_to_compare(runs):
-    assert comparable(runs, workload="nexmark") == []
-    assert comparable(runs[:0]) == []
 
 
 def test_runs_are_beside_stored_ones_that_differ_in_the_rate_alone():

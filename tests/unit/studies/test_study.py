@@ -20,15 +20,10 @@ DEATH = "it died once, at store:9000; see /srv/logs/spark.log"
 VERDICT = SimpleNamespace(lost=0, duplicated=0, reordered=0, wrong=0, ownership_violations=0)
 
 
-class Store:
-    def get_tables(self, run_id):
-        return TABLES
-
-
 class Lab:
     """Runs of ``dies`` die, those of ``bad`` have a bad verdict."""
 
-    store = Store()
+    store = SimpleNamespace(get_tables=lambda run_id: TABLES)
 
     def __init__(self, dies=(), bad=()):
         self.dies, self.bad, self.made = dies, bad, 0
@@ -61,33 +56,23 @@ def lab(monkeypatch):
     return opens(monkeypatch, studies, Lab())
 
 
-def test_points_have_names_and_their_repetitions(lab):
-    study = measure(
-        {"slow": {"strategy": "fluid"}, "fast": {"strategy": "all_at_once"}}, {"repetitions": 2, "keys": 99}
-    )
-    assert [(row["strategy"], row["seed"]) for row in study.rows()] == [
-        ("slow", 1),
-        ("slow", 2),
-        ("fast", 1),
-        ("fast", 2),
-    ]
+def test_points_have_names_and_their_repetitions_also_with_files_of_one_name(lab, tmp_path):
+    points = {"slow": {"strategy": "fluid"}, "fast": {"strategy": "all_at_once"}}
+    study = measure(points, {"repetitions": 2, "keys": 99})
+    rows = [(row["strategy"], row["seed"]) for row in study.rows()]
+    assert rows == [("slow", 1), ("slow", 2), ("fast", 1), ("fast", 2)]
     assert {name: spec.workload.keys for name, spec in study.specs.items()} == {"slow": 99, "fast": 99}
     seconds, migration = study.timelines()["slow"]
     assert list(seconds["runs"]) == [2, 2, 2]
     assert migration is TABLES["migration"]
-
-
-def test_points_with_files_of_one_name_are_different_points(lab, tmp_path):
-    texts = {}
+    texts, lab.made = {}, 0
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "words.txt").write_text("a b c")
         texts[name] = {"text": str(tmp_path / name / "words.txt")}
     study = measure(texts, {"workload": "wordcount", "repetitions": 2})
-    assert {name: [run.run_id for run, _ in runs] for name, runs in study.runs.items()} == {
-        "old": ["run-1", "run-3"],
-        "new": ["run-2", "run-4"],
-    }
+    found = {name: [run.run_id for run, _ in runs] for name, runs in study.runs.items()}
+    assert found == {"old": ["run-1", "run-3"], "new": ["run-2", "run-4"]}
 
 
 def test_points_that_leave_their_load_to_the_machine_have_one_and_their_runs_are_found(lab):
@@ -125,29 +110,27 @@ def test_runs_that_are_all_bad_are_published_before_it_is_said_that_there_is_not
     with pytest.raises(KeyshiftError, match=r"none of the runs is correct, .*: run-1, run-2"):
         measure(named(["fluid", "lazy"]))
     (points,) = told
-    assert {name: [run.run_id for run in some] for name, some in points.items()} == {
-        "fluid": ["run-1"],
-        "lazy": ["run-2"],
-    }
+    assert [(name, run.run_id) for name, some in points.items() for run in some] == [
+        ("fluid", "run-1"),
+        ("lazy", "run-2"),
+    ]
 
 
-def test_what_is_measured_is_without_the_warm_up(lab):
-    study = measure(named(["fluid"]), {"trigger_s": 0.0})
-    assert [latency["latency_ms"].tolist() for latency in study.without_warm_up()["fluid"]] == [[20.0, 40.0]]
+def test_a_point_of_which_one_repetition_dies_has_the_others_and_who_waits_is_told_where_its_log_is(lab, monkeypatch):
+    """Copies of the notebook are made without that."""
+    run, made = lab.run, []
 
+    def dies_once(spec):
+        made.append(spec)
+        if len(made) == 2:
+            raise KeyshiftError(DEATH)
+        return run(spec)
 
-def test_a_point_of_which_one_repetition_dies_has_the_others(lab, monkeypatch):
-    monkeypatch.setattr(lab, "run", _dies_once(lab.run))
+    monkeypatch.setattr(studies.notebook, "publish", lambda points: None)
+    monkeypatch.setattr(lab, "run", dies_once)
     study = measure(named(["fluid"]), {"repetitions": 3})
     assert len(study.runs["fluid"]) == 2
     assert study.verdicts()["verdict"].tolist() == ["ok", "ok", "died: it died once, at <address>; see <path>"]
-
-
-def test_who_waits_for_a_study_is_told_where_the_log_of_a_death_is(lab, monkeypatch):
-    """Copies of the notebook are made without it."""
-    monkeypatch.setattr(studies.notebook, "publish", lambda points: None)
-    monkeypatch.setattr(lab, "run", _dies_once(lab.run))
-    study = measure(named(["fluid"]), {"repetitions": 3})
     with pytest.raises(KeyshiftError, match=f"1 of 1 points died: fluid .{DEATH}"):
         study.publish()
 
@@ -158,18 +141,6 @@ def test_who_waits_for_a_study_is_told_where_the_log_of_a_death_is(lab, monkeypa
     assert not one.add("fluid", lab.store, dies)
     with pytest.raises(KeyshiftError, match=f"all points died: {DEATH}"):
         one.require_good()
-
-
-def _dies_once(run):
-    made = []
-
-    def attempt(spec):
-        made.append(spec)
-        if len(made) == 2:
-            raise KeyshiftError(DEATH)
-        return run(spec)
-
-    return attempt
 
 
 def test_a_point_that_dies_does_not_stop_the_others_and_is_named_at_the_end(lab, monkeypatch):
@@ -224,11 +195,13 @@ def test_a_point_that_cannot_be_is_refused_with_its_name(given, why):
     assert "\n" not in str(raised.value)
 
 
-def test_latency_after_the_trigger_is_what_the_tail_is_of(lab):
+def test_latency_after_the_trigger_is_what_the_tail_is_of_and_what_is_measured_is_without_the_warm_up(lab):
     study = measure(named(["fluid"]))
     assert list(study.after()["fluid"]["latency_ms"]) == [20.0, 40.0]
     assert study.curves()["fluid"]["latency_ms"].max() == 40.0
     assert study.faults() == {"fluid": [3.0]}
+    of_measured_time = measure(named(["fluid"]), {"trigger_s": 0.0}).without_warm_up()["fluid"]
+    assert [latency["latency_ms"].tolist() for latency in of_measured_time] == [[20.0, 40.0]]
 
 
 def test_what_is_offered_is_told_of_sources_whose_rate_changes_in_measured_time(lab):
@@ -244,13 +217,10 @@ def test_what_is_offered_is_told_of_sources_whose_rate_changes_in_measured_time(
     }
 
 
-def test_effective_parameters_are_those_that_differ_from_the_defaults_or_among_points(lab):
+def test_effective_parameters_are_those_that_differ_from_the_defaults_of_a_point_or_among_points(lab):
     table = measure(named(["fluid", "lazy"]), {"rate": 10.0, "keys": 20_000}).effective()
     assert set(table.index) == {"rate", "strategy"}, "keys are as many as by default"
     assert list(table.loc["strategy"]) == ["fluid", "lazy"]
-
-
-def test_what_a_workload_and_a_backend_have_of_their_own_is_left_at_its_default_too(lab):
     points = {"words": {"workload": "wordcount"}, "bids": {"workload": "nexmark"}, "q8": {"workload": "nexmark"}}
     points["q8"] |= {"query": "q8", "backend": "rocksdb"}
     study = measure(points)

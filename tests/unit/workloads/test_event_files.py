@@ -77,12 +77,15 @@ def test_at_other_times_all_that_are_points_in_time_move_and_nothing_else(worklo
             assert distance[0].null_count < 200, "there are some"
 
 
-def test_what_the_published_times_of_each_workload_are():
+def test_the_published_times_are_those_of_two_workloads_and_a_source_that_says_nothing_depends_on_all_parameters():
     named = {workload.name: [source.times for source in workload.sources] for workload in KNOWN}
     assert {name: times for name, times in named.items() if any(times)} == {
         "windowcount": [("at",)],
         "nexmark": [("at", "expires")],
     }
+    silent = with_sources(KeyCount, lambda plain: [Source(plain.name, plain.schema, plain.partition)])
+    workload = silent(**KEYCOUNT)
+    assert parameters_of(workload).keys() == workload.model_dump().keys() - {"bins"}
 
 
 def others(workload):
@@ -103,28 +106,16 @@ def others(workload):
 
 @pytest.mark.parametrize("workload", KNOWN, ids=IDS)
 def test_events_depend_on_nothing_but_the_parameters_that_are_kept(workload):
-    tried = dict(others(workload))
-    assert tried.keys() >= {"keycount": {"state_bytes", "work_us"}, "nexmark": {"query", "window_ms"}}.get(
-        workload.name, set()
-    )
+    kept, tried = parameters_of(workload), dict(others(workload))
+    assert kept.items() <= workload.model_dump(mode="json").items()
+    assert kept["seed"] == 5 and len(kept) > 1 and "bins" not in kept
+    assert not any(isinstance(value, BaseModel | NoneType) for value in kept.values())
+    expected = {"keycount": {"state_bytes", "work_us"}, "nexmark": {"query", "window_ms"}}
+    assert tried.keys() >= expected.get(workload.name, set())
     for name, other in tried.items():
         for one, another in zip(workload.sources, other.sources, strict=True):
             times = times_of(one, 1, 120)
             assert one.partition(1).take(times) == another.partition(1).take(times), name
-
-
-@pytest.mark.parametrize("workload", KNOWN, ids=IDS)
-def test_the_parameters_of_a_file_are_the_seed_and_some_others(workload):
-    kept = parameters_of(workload)
-    assert kept.items() <= workload.model_dump(mode="json").items()
-    assert kept["seed"] == 5 and len(kept) > 1 and "bins" not in kept
-    assert not any(isinstance(value, BaseModel | NoneType) for value in kept.values())
-
-
-def test_a_source_that_says_nothing_depends_on_all_parameters():
-    silent = with_sources(KeyCount, lambda plain: [Source(plain.name, plain.schema, plain.partition)])
-    workload = silent(**KEYCOUNT)
-    assert parameters_of(workload).keys() == workload.model_dump().keys() - {"bins"}
 
 
 def test_other_tools_read_the_columns(path):
@@ -163,13 +154,17 @@ def test_little_of_a_large_row_group_is_read_at_once(path, monkeypatch):
     assert read == [READ_EVENTS] * 3
 
 
-def test_behind_the_last_event_there_is_a_line_and_no_event(path):
+def test_behind_the_last_event_there_is_a_line_and_no_event_and_too_few_are_counted(path):
     workload = KeyCount(**KEYCOUNT)
-    write(path, workload, events=50)
-    partition = EventFile(str(path)).partition(workload.sources[0], 1)
-    partition.take(np.zeros(40, np.int64))
+    write(path, workload, events=200)
+    file = EventFile(str(path))
+    partition = file.partition(workload.sources[0], 1)
+    partition.take(np.zeros(190, np.int64))
     with pytest.raises(BadInput, match="partition 1 of source events is over, and 3 more of its events are due"):
         partition.take(np.zeros(13, np.int64))
+    file.require_enough("events", [200, 200])
+    with pytest.raises(BadInput, match=r"200 events in partition 1 of source events, .* needs 201 there, 401 in all"):
+        file.require_enough("events", [200, 201])
 
 
 def test_a_damaged_page_is_told_and_not_offered(path):
@@ -220,42 +215,35 @@ def test_metadata_and_columns_that_are_not_there_are_named(path, head, words):
     refused(path, words)
 
 
-def rewritten(path, change, **how):
-    """The file as another tool writes it: with the same metadata, and the rows that ``change`` makes."""
-    table = pq.read_table(path)
-    changed = change(table)
-    pq.write_table(changed.replace_schema_metadata(table.schema.metadata), path, **how)
+NOT_SAID = "row group 0 does not say of which one partition"
 
 
-def test_row_groups_that_are_of_several_partitions_or_do_not_tell_are_refused(path):
-    write(path, KeyCount(**KEYCOUNT, seed=5))
-    rewritten(path, lambda table: table)
-    refused(path, "row group 0 does not say of which one partition")
-    rewritten(path, lambda table: table.slice(0, 100), write_statistics=False)
-    refused(path, "row group 0 does not say of which one partition")
+def other(name, values=None):
+    """Makes a table whose column of this name is another one, or missing, of its first events."""
 
+    def changed(table):
+        at, rest = table.schema.get_field_index(name), table.slice(0, 3).drop_columns(name)
+        return rest if values is None else rest.add_column(at, name, values)
 
-@pytest.mark.parametrize("times", [[None] * 3, [1, None, 3]], ids=["none has one", "one has none"])
-def test_events_without_a_time_are_refused(path, times):
-    write(path, KeyCount(**KEYCOUNT, seed=5))
-    at = pq.ParquetFile(path).schema_arrow.names.index("t")
-    rewritten(path, lambda table: table.slice(0, 3).set_column(at, "t", pa.array(times, pa.int64())))
-    refused(path, "row group 0 has events without a time t")
+    return changed
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "how", "words"),
     [
-        (lambda table, at: table.remove_column(at), "missing"),
-        (lambda table, at: table.set_column(at, "key", table["key"].cast("string")), "string"),
+        (lambda table: table, {}, NOT_SAID),
+        (lambda table: table.slice(0, 100), {"write_statistics": False}, NOT_SAID),
+        (other("t", pa.array([None] * 3, pa.int64())), {}, "row group 0 has events without a time t"),
+        (other("t", pa.array([1, None, 3])), {}, "row group 0 has events without a time t"),
+        (other("key"), {}, "column key of source events is missing, expected int64"),
+        (other("key", pa.array(["a", "b", "c"])), {}, "column key of source events is string, expected int64"),
     ],
-    ids=["missing", "of another type"],
 )
-def test_columns_that_the_source_has_not_like_that_are_refused(path, change, found):
+def test_what_another_tool_has_written_is_refused_if_it_is_not_like_the_source(path, change, how, words):
     write(path, KeyCount(**KEYCOUNT, seed=5))
-    at = pq.ParquetFile(path).schema_arrow.names.index("key")
-    rewritten(path, lambda table: change(table.slice(0, 100), at))
-    refused(path, f"column key of source events is {found}, expected int64")
+    table = pq.read_table(path)
+    pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), path, **how)
+    refused(path, words)
 
 
 def test_another_workload_or_another_number_of_routers_is_refused(path):
@@ -268,7 +256,7 @@ def test_another_workload_or_another_number_of_routers_is_refused(path):
     EventFile(str(path)).require(other, {"events": 2})
 
 
-def test_of_files_that_events_were_made_of_the_names_are_compared(tmp_path, path):
+def test_of_files_that_events_were_made_of_the_names_are_compared_and_of_other_texts_all(tmp_path, path):
     (tmp_path / "a.txt").write_text("one two three")
     wordcount = workloads.get("wordcount")
     there = wordcount(text=str(tmp_path / "a.txt"))
@@ -276,25 +264,15 @@ def test_of_files_that_events_were_made_of_the_names_are_compared(tmp_path, path
     assert str(tmp_path) not in json.dumps(EventFile(str(path)).head.model_dump()), "no folder of this machine"
     EventFile(str(path)).require(there, {"words": 2})
     refused(path, "events of text = .*a.txt, and the run has b.txt", wordcount(text=str(tmp_path / "b.txt")))
-
-
-class Named(KeyCount):
-    label: str = "a/x"
-
-
-def test_of_texts_that_are_no_files_all_is_compared(path):
+    path.unlink()
     labelled = with_sources(Named, lambda plain: [replace(plain, drawn_with=("label",))])
     write(path, labelled(**KEYCOUNT))
     EventFile(str(path)).require(labelled(**KEYCOUNT), {"events": 2})
     refused(path, "events of label = a/x, and the run has b/x; set label=a/x", labelled(**KEYCOUNT, label="b/x"))
 
 
-def test_too_few_events_are_counted(path):
-    write(path, KeyCount(**KEYCOUNT), events=200)
-    file = EventFile(str(path))
-    file.require_enough("events", [200, 200])
-    with pytest.raises(BadInput, match=r"200 events in partition 1 of source events, .* needs 201 there, 401 in all"):
-        file.require_enough("events", [200, 201])
+class Named(KeyCount):
+    label: str = "a/x"
 
 
 # -- own events --------------------------------------------------------------------------------------------------------
@@ -329,12 +307,10 @@ def test_events_that_are_none_of_a_source_are_refused_and_leave_no_file(path, ar
     assert not path.exists()
 
 
-def test_no_file_is_written_over(path, tmp_path):
+def test_no_file_is_written_over(path):
     path.write_text("mine")
-    with (
-        pytest.raises(BadInput, match=r"cannot be written .File exists"),
-        event_writer(path, KeyCount(), {"events": 1}),
-    ):
+    exists = pytest.raises(BadInput, match=r"cannot be written .File exists")
+    with exists, event_writer(path, KeyCount(), {"events": 1}):
         pass
     assert path.read_text() == "mine"
 

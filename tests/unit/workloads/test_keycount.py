@@ -44,10 +44,7 @@ def test_every_key_is_in_its_own_unit_from_the_beginning():
     ("given", "words"),
     [
         ({"keys": 20_000, "key_groups": 2, "state_bytes": 1 << 18}, "key_groups = 2: .* 2.45 GiB of keys, .*raise key"),
-        (
-            {"keys": 10**12, "key_groups": 1024, "state_bytes": 16},
-            "key_groups = 1024: .* take exist = 'once used'",
-        ),  # not one by one
+        ({"keys": 10**12, "key_groups": 1024, "state_bytes": 16}, "key_groups = 1024: .* take exist = 'once used'"),
         ({"keys": 32, "key_groups": 1, "state_bytes": 1 << 26}, "key_groups = 1: "),
     ],
 )
@@ -83,51 +80,39 @@ def test_routers_and_seeds_have_events_of_their_own():
 @pytest.mark.parametrize("skew", [0.0, 1.0])
 def test_key_groups_are_drawn_in_proportion_to_zipf_weights(skew):
     workload = make(skew=skew, keys=1000)
-    keys = workload.sources[0].partition(0).take(np.zeros(200_000, np.int64)).column("key").to_numpy()
-    share = np.bincount(units_of(keys, 8), minlength=8) / len(keys)
+    share = np.bincount(units_of(drawn(workload, 200_000), 8), minlength=8) / 200_000
     weights = 1 / np.arange(1, 9) ** skew
     assert share == pytest.approx(weights / weights.sum(), rel=0.05)
 
 
-def test_the_keys_of_a_group_take_turns():
-    workload = make(keys=200)
-    keys = workload.sources[0].partition(0).take(np.zeros(5000, np.int64)).column("key").to_numpy()
-    per_key, group = np.bincount(keys, minlength=200), units_of(np.arange(200), 8)
+def drawn(workload, count):
+    return workload.sources[0].partition(0).take(np.zeros(count, np.int64)).column("key").to_numpy()
+
+
+def test_the_keys_of_a_group_take_turns_and_groups_without_a_key_get_no_events():
+    per_key, group = np.bincount(drawn(make(keys=200), 5000), minlength=200), units_of(np.arange(200), 8)
     for g in range(8):
         assert np.ptp(per_key[group == g]) <= 1
-
-
-def test_key_groups_without_a_key_get_no_events():
-    workload = make(key_groups=64, keys=3)
-    keys = workload.sources[0].partition(0).take(np.zeros(500, np.int64)).column("key").to_pylist()
-    assert set(keys) == {0, 1, 2}
+    assert set(drawn(make(key_groups=64, keys=3), 500)) == {0, 1, 2}
 
 
 @settings(max_examples=25)
-@given(
-    st.integers(1, 3),
-    st.integers(1, 12),
-    st.integers(1, 30),
-    st.integers(16, 70),
-    st.integers(1, 3),
-    st.integers(1, 90),
-)
+@given(*map(st.integers, (1, 1, 1, 16, 1, 1), (3, 12, 30, 70, 3, 90)))
 def test_a_run_without_mistakes_has_nothing_wrong(routers, frames, events_per_frame, state_bytes, bins, keys):
     workload = make(state_bytes=state_bytes, bins=bins, keys=keys)
     made = run(workload, routers=routers, frames=frames, events_per_frame=events_per_frame)
     assert wrong(workload, made) == []
 
 
-def test_keys_that_exist_once_used_cost_nothing_before_and_any_of_them_comes():
+def test_keys_that_exist_once_used_cost_nothing_before_and_any_comes_but_one_that_was_never_used_has_no_state():
     workload = make(exist="once used", skew=0, keys=32_768_000_000)
     made = run(workload, routers=2, frames=20, events_per_frame=10)
     keys = made.events["key"]
     assert keys.nunique() > 390 and keys.max() > 3e10, "of so many, hardly one comes twice"
     assert sorted(pd.concat(made.final)["key"]) == sorted(set(keys))
     assert wrong(workload, made) == []
-
-
-def test_a_key_that_was_never_used_has_no_state():
+    with pytest.raises(ValidationError, match=r"skew = 0.8: must be 0 with exist = once used"):
+        make(exist="once used")
     workload = make(exist="once used", skew=0, keys=10**9)
     made = run(workload)
     extra = make(keys=10**6).payloads(np.array([5]), np.array([0]))[0].tobytes()
@@ -146,11 +131,6 @@ def test_uniform_keys_are_the_same_whatever_is_drawn_at_once(keys):
     whole = taken([1000])
     assert (whole == taken([1, 2, 500, 497])).all()
     assert whole.min() >= 0 and whole.max() < keys and np.median(whole) == pytest.approx(keys / 2, rel=0.15)
-
-
-def test_keys_that_exist_once_used_come_uniformly_or_not_at_all():
-    with pytest.raises(ValidationError, match=r"skew = 0.8: must be 0 with exist = once used"):
-        make(exist="once used")
 
 
 def test_units_are_judged_apart_only_by_a_class_that_says_so_itself():

@@ -17,7 +17,7 @@ from keyshift.model.keys import units_of
 from keyshift.state.memory import MemoryState
 from keyshift.workloads.nexmark import Nexmark
 from keyshift.workloads.nexmark.operators import ROW, TAKEN, FoldOperator
-from keyshift.workloads.nexmark.queries import AUCTIONS, QUERIES, SELLERS
+from keyshift.workloads.nexmark.queries import QUERIES
 from keyshift.workloads.nexmark.source import AUCTION, BID, PERSON
 from workload_runs import run as run_of
 from workload_runs import slot_events, verdict, wrong
@@ -45,22 +45,15 @@ def of_kind(events, kind) -> pd.DataFrame:
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
-def test_of_fifty_events_one_is_a_person_three_are_auctions_and_the_others_bids():
+def test_of_fifty_events_one_is_a_person_three_are_auctions_the_others_bids_and_each_has_its_fields():
     kinds = taken(5000)["kind"].to_numpy()
     assert np.bincount(kinds).tolist() == [100, 300, 4600]
     assert (kinds.reshape(-1, 50) == kinds[:50]).all()
-
-
-def test_each_kind_has_its_fields_and_no_others():
     events = taken(500)
     shared = {"t", "at", "kind", "extra"}
-    has = {
-        PERSON: {"id", "name", "email", "credit_card", "city", "state"},
-        AUCTION: {
-            *("id", "item_name", "description", "initial_bid", "reserve", "expires", "seller", "category"),
-        },
-        BID: {"auction", "bidder", "price"},
-    }
+    of_auction = {"id", "item_name", "description", "initial_bid", "reserve", "expires", "seller", "category"}
+    of_person = {"id", "name", "email", "credit_card", "city", "state"}
+    has = {PERSON: of_person, AUCTION: of_auction, BID: {"auction", "bidder", "price"}}
     for kind, names in has.items():
         rows = events.filter(pc.equal(events["kind"], kind))
         full = {name for name in events.schema.names if rows[name].null_count == 0}
@@ -79,16 +72,13 @@ def test_numbers_are_those_of_one_router_and_refer_to_what_was_made_before():
         assert set(of_kind(events, AUCTION)["seller"]) <= persons
 
 
-def test_half_of_the_bids_are_for_the_hot_auction_and_three_quarters_by_the_hot_person():
+def test_events_have_the_published_proportions_of_hot_auctions_and_persons_prices_and_delays():
     bids = of_kind(taken(100_000, router=2), BID)
     hot_auctions, hot_bidders = ((bids[name] - 1000) % 64 == 0 for name in ("auction", "bidder"))
     assert hot_auctions.mean() == pytest.approx(0.5, abs=0.01)
     assert hot_bidders.mean() == pytest.approx(0.75, abs=0.01)
     assert bids.loc[hot_auctions, "auction"].nunique() == 6000 / 100, "another one for every hundred auctions"
     assert bids.loc[~hot_auctions, "auction"].nunique() > 5000
-
-
-def test_prices_are_from_one_to_a_million_and_events_late_by_the_delay_at_most():
     events = taken(50_000, delay_ms=7).to_pandas()
     prices = events["price"].dropna()
     assert 100 <= prices.min() < 200 and 9e7 < prices.max() <= 1e8
@@ -106,10 +96,7 @@ def test_prices_are_from_one_to_a_million_and_events_late_by_the_delay_at_most()
 @pytest.mark.parametrize(
     "change, begin",
     [
-        (
-            {"query": "q12"},
-            "query = 'q12': unknown query 'q12': did you mean 'q2'? known: q1, q2, q3, q4, q5, q6, q7, q8, q11",
-        ),
+        ({"query": "q12"}, "query = 'q12': unknown query 'q12': did you mean 'q2'? known: q1, q2, q3, q4, q5, q6, q7,"),
         ({"query": "q9"}, "query = 'q9': unknown query 'q9'"),
         ({"window_ms": 0}, "window_ms = 0: input should be greater than or equal to 1 (length of"),
         ({"gap_ms": 0}, "gap_ms = 0: input should be greater than or equal to 1"),
@@ -128,12 +115,12 @@ def test_an_unknown_query_and_a_window_that_cannot_be_are_refused_in_one_line(ch
 # -- queries by hand ---------------------------------------------------------------------------------------------------
 
 
-def told(query, events, watermark, schema, **changes):
+def told(query, events, watermark, **changes):
     """The rows of the first stage for events, each as columns behind key and t, when all routers have come so far."""
     workload = make(query=query, delay_ms=0, **changes)
     stage = workload.stages[0]
     operator, state = stage.operator(), MemoryState(stage.operator().state_schema)
-    results = operator.process(slot_events(schema, events), lambda unit: state)
+    results = operator.process(slot_events(stage.events, events), lambda unit: state)
     assert set(results["kind"].to_pylist()) == {TAKEN}
     state.timers.reach(watermark)
     rows = operator.advance([state])
@@ -149,19 +136,17 @@ def bid(auction, at, bidder=1, price=5):
 
 
 def test_q5_counts_the_bids_of_an_auction_in_every_window_that_has_them():
-    schema = make(query="q5").stages[0].events
     events = [bid(7, 21), bid(7, 29), bid(7, 35), bid(8, 39)]
-    rows, state = told("q5", events, 50 * MS, schema)  # windows of 20 ms, every 10 ms
+    rows, state = told("q5", events, 50 * MS)  # windows of 20 ms, every 10 ms
     expected = [(7, 10 * MS, 2), (7, 20 * MS, 3), (7, 30 * MS, 1), (8, 20 * MS, 1), (8, 30 * MS, 1)]
     assert rows == expected
     assert not state.keys() and not len(state.timers)
-    assert told("q5", events, 50 * MS - 1, schema)[0] == [row for row in expected if row[1] < 30 * MS]
+    assert told("q5", events, 50 * MS - 1)[0] == [row for row in expected if row[1] < 30 * MS]
 
 
 def test_q7_keeps_every_bid_of_the_highest_price():
-    schema = make(query="q7").stages[0].events
     events = [bid(7, 1, 1, 5), bid(7, 2, 2, 9), bid(7, 3, 3, 4), bid(7, 19, 4, 9), bid(7, 20, 5, 1)]
-    rows, state = told("q7", events, 20 * MS, schema)
+    rows, state = told("q7", events, 20 * MS)
     assert rows == [(7, 0, 9, 2), (7, 0, 9, 4)]
     assert state.keys() == [7], "the next window is open"
 
@@ -181,10 +166,10 @@ def test_q4_and_q6_tell_the_highest_bid_of_an_auction_while_it_was_open(query, r
     auction_first = [offer(7, 10, 20, category=12), *bids, *unsold]
     bids_first = [*bids, offer(7, 10, 20, category=12), *unsold]
     for events in (auction_first, bids_first):
-        rows, state = told(query, events, 20 * MS + 1, AUCTIONS)
+        rows, state = told(query, events, 20 * MS + 1)
         assert rows == [row]
         assert [state.values[key][1] for key in (7, 8)] == [[2], [2]], "closed: later bids change nothing"
-        assert told(query, events, 20 * MS, AUCTIONS)[0] == []
+        assert told(query, events, 20 * MS)[0] == []
 
 
 def test_q6_has_the_last_ten_of_a_seller_in_the_order_in_which_they_closed():
@@ -200,14 +185,13 @@ def test_q6_has_the_last_ten_of_a_seller_in_the_order_in_which_they_closed():
 
 
 def test_q11_ends_a_session_behind_the_gap_and_joins_what_a_late_bid_connects():
-    schema = make(query="q11").stages[0].events
     events = [(3, 0, at * MS) for at in (10, 20, 50, 36, 100)]  # a gap of 15 ms: 36 is near 50, but not 20
-    rows, _ = told("q11", events, 90 * MS, schema)
+    rows, _ = told("q11", events, 90 * MS)
     assert rows == [(3, 10 * MS, 20 * MS, 2), (3, 36 * MS, 50 * MS, 2)]
-    rows, _ = told("q11", [*events, (3, 0, 30 * MS)], 90 * MS, schema)
+    rows, _ = told("q11", [*events, (3, 0, 30 * MS)], 90 * MS)
     assert rows == [(3, 10 * MS, 50 * MS, 5)]
     apart, joined = ([(3, 0, 0), (3, 0, gap)] for gap in (15 * MS, 15 * MS - 1))
-    assert [len(told("q11", events, 10**6, schema)[0]) for events in (apart, joined)] == [2, 1]
+    assert [len(told("q11", events, 10**6)[0]) for events in (apart, joined)] == [2, 1]
 
 
 @pytest.mark.parametrize("session_bids", [1, 3, 7])
@@ -247,16 +231,16 @@ def test_q3_finds_the_sellers_of_some_states_whoever_comes_first():
         *(auction(1, 5, 1), person(5, 2), auction(2, 5, 3), auction(3, 5, 3, category=11)),
         *(person(6, 1, state="WY"), auction(4, 6, 2), auction(5, 9, 2)),
     ]
-    rows, state = told("q3", events, 10 * MS, SELLERS)
+    rows, state = told("q3", events, 10 * MS)
     assert rows == [(5, 1, "Ada", "Bend", "OR"), (5, 2, "Ada", "Bend", "OR")]
     assert sorted(state.keys()) == [5, 6, 9], "persons stay, and auctions wait for theirs"
     assert state.values[5][1] == [0], "but auctions that were told do not"
-    assert told("q3", events, 2 * MS, SELLERS)[0] == []
+    assert told("q3", events, 2 * MS)[0] == []
 
 
 def test_q8_finds_who_is_new_and_sells_in_the_same_window():
     events = [person(5, 1), auction(1, 5, 19), auction(2, 5, 20), person(6, 15), auction(3, 7, 5), auction(4, 6, 12)]
-    rows, state = told("q8", events, 20 * MS, SELLERS)
+    rows, state = told("q8", events, 20 * MS)
     assert rows == [(5, 0, 1, 70, "Ada"), (6, 0, 4, 70, "Ada")]
     assert state.keys() == [5], "the auction of the next window"
 
@@ -347,24 +331,13 @@ def test_every_query_keeps_the_contract_of_a_workload(query):
 
 
 @pytest.mark.parametrize("query", TIMED)
-def test_rows_are_those_of_sql_with_and_without_a_migration(query):
+def test_rows_are_those_of_sql_while_units_move(query):
     workload = make(query=query)
-
-    def rows(*slots):
-        made = run_of(workload, slots, frames=40, events_per_frame=100)
-        found = verdict(workload, made)
-        assert found.ok, found.examples
-        of_timers = made.results[made.results["position"] == -1]
-        assert len(of_timers) > 10
-        assert (made.results["position"] >= 0).sum() == len(made.events)
-        if query in CHAINS:
-            # What has come so far depends on the order.
-            so_far = {"q4": ["total", "count"], "q6": ["total", "count", "seq"]}.get(query, ["best"])
-            of_timers = of_timers.drop(columns=so_far)
-        names = [name for name in of_timers if name not in ("slot", "version", "log_offset", "arrived_us")]
-        return of_timers[names].sort_values(names, ignore_index=True)
-
-    pd.testing.assert_frame_equal(rows(2), rows(2, 4, 3))
+    made = run_of(workload, (2, 4, 3), frames=40, events_per_frame=100)
+    found = verdict(workload, made)
+    assert found.ok, found.examples
+    assert (made.results["position"] == -1).sum() > 10
+    assert (made.results["position"] >= 0).sum() == len(made.events)
 
 
 @pytest.mark.parametrize("query", TIMED)

@@ -21,19 +21,14 @@ from workload_runs import slot_events, verdict
 
 # Events: security, order, deletes, buys, price, volume.
 # Few of everything, so that orders meet, are deleted, and are replaced by others of their number.
-TOLD = st.lists(
-    st.tuples(
-        *(st.integers(-1, 1), st.integers(0, 12), st.booleans(), st.booleans(), st.integers(1, 6), st.integers(0, 5))
-    ),
-    max_size=60,
-)
+NUMBERS = st.integers(-1, 1), st.integers(0, 12), st.booleans(), st.booleans(), st.integers(1, 6), st.integers(0, 5)
+TOLD = st.lists(st.tuples(*NUMBERS), max_size=60)
 
 
 def answered(told):
     """What the operator gives for events of one key, and what the book is left with: a list for each side."""
     state = MemoryState(StockOperator.state_schema)
-    rows = [(4, 0, *more, security) for security, *more in told]
-    events = slot_events(EVENTS, rows)
+    events = slot_events(EVENTS, [(4, 0, *more, security) for security, *more in told])
     results = StockOperator(Stock()).process(events, lambda unit: state).to_pylist()
     _, bids, asks = state.values[4] or (0, b"", b"")
     left = [
@@ -43,8 +38,8 @@ def answered(told):
 
 
 @given(told=TOLD)
-def test_volume_is_conserved(told):
-    results, left = answered(told)
+def test_volume_is_conserved_a_book_is_never_crossed_and_no_order_waits_twice(told):
+    results, (bids, asks) = answered(told)
     entered, gone = defaultdict(int), defaultdict(int)
     for (security, _, deletes, _, _, volume), result in zip(told, results, strict=True):
         traded = sum(result["volumes"])
@@ -55,21 +50,14 @@ def test_volume_is_conserved(told):
             assert traded + result["rest"] == volume
             entered[security] += volume
         gone[security] += result["removed"] + 2 * traded
-    for security in entered:
-        waiting = sum(volume for side in left for of, *_, volume in side if of == security)
-        assert entered[security] == gone[security] + waiting
-    assert all(volume > 0 for side in left for *_, volume in side)
-
-
-@given(told=TOLD)
-def test_a_book_is_never_crossed_and_no_order_waits_twice(told):
-    _, (bids, asks) = answered(told)
-    for security in {of for of, *_ in bids + asks}:
+    assert all(volume > 0 for *_, volume in bids + asks)
+    for security in entered.keys() | {of for of, *_ in bids + asks}:
+        left = [row for row in bids + asks if row[0] == security]
+        assert entered[security] == gone[security] + sum(volume for *_, volume in left)
         best_bid = max((-rank for of, rank, *_ in bids if of == security), default=0)
         best_ask = min((rank for of, rank, *_ in asks if of == security), default=99)
         assert best_bid < best_ask
-        numbers = [order for of, _, order, _ in bids + asks if of == security]
-        assert len(set(numbers)) == len(numbers)
+        assert len({order for _, _, order, _ in left}) == len(left)
 
 
 @given(told=TOLD)
@@ -95,11 +83,8 @@ def test_operator_and_oracle_agree(told):
     results, (bids, asks) = answered(told)
     exchange = Exchange()
     for number, (event, result) in enumerate(zip(told, results, strict=True), 1):
-        expected = exchange.tell(*event)
-        assert tuple(result[name] for name in ("seq", "removed", "rest", "makers", "prices", "volumes")) == (
-            number,
-            *expected,
-        )
+        found = tuple(result[name] for name in ("seq", "removed", "rest", "makers", "prices", "volumes"))
+        assert found == (number, *exchange.tell(*event))
     assert (bids, asks) == (exchange.left(True), exchange.left(False))
 
 
@@ -148,6 +133,8 @@ def test_new_orders_meet_those_that_rest_and_every_router_leaves_them_alone():
     makers = [maker for row in made.results["makers"] for maker in row]
     assert sum(maker < 0 for maker in makers) > 20, "numbers below 0 rest"
     assert not (made.events["order"] < 0).any()
+    with pytest.raises(ValidationError, match="resting = 100000: with securities = 200 that are 20000000 orders, at"):
+        Stock(resting=100_000)
 
 
 @pytest.mark.parametrize("keyed_by", ["security", "account"])
@@ -163,11 +150,6 @@ def test_a_book_that_nobody_touched_must_be_there_in_the_end(keyed_by):
     silent.at[key, side] = silent.at[key, side][32:]
     found = verdict(workload, made)
     assert found.wrong == 1 and side in found.examples[0]
-
-
-def test_more_resting_orders_than_memory_has_room_for_are_refused():
-    with pytest.raises(ValidationError, match="resting = 100000: with securities = 200 that are 20000000 orders, at"):
-        Stock(resting=100_000)
 
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
@@ -187,27 +169,6 @@ def test_orders_meet_wherever_the_books_are(keyed_by):
     assert (made.results["makers"].str.len() > 0).mean() > 0.01
     assert (made.results["removed"] > 0).mean() > 0.1
     check_workload(workload)
-
-
-@pytest.mark.parametrize(
-    "column, other",
-    [
-        ("seq", lambda row: row["seq"] + 1),
-        ("removed", lambda row: row["removed"] + 1),
-        ("rest", lambda row: row["rest"] + 1),
-        ("makers", lambda row: [maker + 1 for maker in row["makers"]]),
-        ("prices", lambda row: [price - 1 for price in row["prices"]]),
-        ("volumes", lambda row: list(row["volumes"][:-1])),
-    ],
-)
-def test_another_result_is_wrong(column, other):
-    workload, made = run()
-    row = made.results.index[made.results["makers"].str.len() > 0][3]
-    results = made.results.copy()
-    results.at[row, column] = other(results.loc[row])
-    found = verdict(workload, made, results=results)
-    assert found.wrong >= 1
-    assert (found.lost, found.duplicated, found.unexpected) == (0, 0, 0)
 
 
 def test_an_event_without_a_result_is_lost_and_its_key_is_not_judged_beyond_that():

@@ -59,13 +59,11 @@ def test_a_deletion_needs_no_price_and_what_the_exchange_did_is_dropped(tape):
     assert found.orders["deletes"].to_pylist() == [False, True]
     assert found.orders["order"].to_pylist() == [0, 0]
     assert found.seconds == 0.1
-
-
-def test_line_ends_and_a_mark_at_the_beginning_are_no_part_of_the_columns(tmp_path):
-    file = tmp_path / "a.tape"
-    file.write_bytes(f"\ufeff{SHORT}\r\nend\r\n".encode())
-    found = read(str(file))
-    assert (found.bad, found.slices, found.orders.num_rows) == (0, 1, 1)
+    Path(file := tape()).write_bytes(f"\ufeff{SHORT}\r\nend\r\n".encode())
+    found = read(file)
+    assert (found.bad, found.slices, found.orders.num_rows) == (0, 1, 1), (
+        "without line ends and a mark at the beginning"
+    )
 
 
 BAD = {
@@ -90,22 +88,23 @@ def test_a_bad_line_is_counted_and_shown_with_line_column_and_value(tape, column
 
 
 @pytest.mark.parametrize("price", ["0", "0.0000", "1.23456", "1e3", "nan", "-1", "1234567890"])
-def test_what_is_no_price_is_refused(tape, price):
+def test_what_is_no_price_is_refused_and_prices_are_exact(tape, price):
     assert read(tape(full(), full(price=price))).bad == 1
+    exact = {"0.0001": 1, "999999999.9999": 9_999_999_999_999, "007": 70_000}
+    assert read(tape(*(full(price=each) for each in exact))).orders["price"].to_pylist() == [*exact.values()]
 
 
-@pytest.mark.parametrize("price, units", [("0.0001", 1), ("999999999.9999", 9_999_999_999_999), ("007", 70_000)])
-def test_prices_are_exact(tape, price, units):
-    assert read(tape(full(price=price))).orders["price"].to_pylist() == [units]
-
-
-def test_lines_of_another_width_are_bad_and_the_first_whole_line_says_the_form(tape):
+def test_lines_of_another_width_are_bad_and_bad_lines_stop_everything_or_are_skipped_and_told(tape, capsys):
     found = read(tape("a|b", SHORT, full(), "end"))
     assert (found.form, found.bad) == ("short", 2)
-    assert [str(line) for line in found.examples] == [
-        "line 1 has 2 columns, expected 8",
-        "line 3 has 23 columns, expected 8",
-    ]
+    told = [str(line) for line in found.examples]
+    assert told == ["line 1 has 2 columns, expected 8", "line 3 has 23 columns, expected 8"]
+    file = tape(SHORT, SHORT.replace("B", "Q"), "nonsense", SHORT)
+    with pytest.raises(BadInput, match=r"2 of 4 lines cannot be read; the first: line 2 has 'Q' in column 7, side"):
+        make_spec({"workload": "stock", "tape": file})
+    workload = make_spec({"workload": "stock", "tape": file, "on_bad_line": "skip"}).workload
+    assert "tape a.tape: 2 of 4 lines cannot be read and are left out" in capsys.readouterr().err
+    assert workload.read_tape.orders.num_rows == 2
 
 
 @pytest.mark.parametrize(
@@ -124,15 +123,6 @@ def test_a_file_that_is_no_tape_is_refused(tmp_path, content, words):
     file.write_bytes(content)
     with pytest.raises(BadInput, match=words):
         read(str(file))
-
-
-def test_bad_lines_stop_everything_or_are_skipped_and_told(tape, capsys):
-    file = tape(SHORT, SHORT.replace("B", "Q"), "nonsense", SHORT)
-    with pytest.raises(BadInput, match=r"2 of 4 lines cannot be read; the first: line 2 has 'Q' in column 7, side"):
-        make_spec({"workload": "stock", "tape": file})
-    workload = make_spec({"workload": "stock", "tape": file, "on_bad_line": "skip"}).workload
-    assert "tape a.tape: 2 of 4 lines cannot be read and are left out" in capsys.readouterr().err
-    assert workload.read_tape.orders.num_rows == 2
 
 
 def test_books_of_accounts_need_a_tape_with_accounts(tape):
@@ -154,14 +144,11 @@ def numbered(batch: pa.RecordBatch) -> list[tuple[int, bool]]:
     return list(zip(batch["order"].to_pylist(), batch["deletes"].to_pylist(), strict=True))
 
 
-def test_at_its_end_the_exchange_closes_and_the_next_lap_has_other_orders():
+def test_at_its_end_the_exchange_closes_and_other_routers_begin_elsewhere_and_leave_no_order_either():
     lap = [(0, False), (1, False), (0, True), (2, False)]
     taken = Played(laps(orders(*lap), 1, 0)).take(np.arange(12))
     closed = [*lap, (1, True), (2, True)]
     assert numbered(taken) == [((n + first) * ROUTERS, d) for first in (0, 3) for n, d in closed]
-
-
-def test_other_routers_begin_elsewhere_and_leave_no_order_either():
     lap = orders(*[(n, False) for n in range(50)], *[(n, True) for n in range(25)])
     for router in range(1, 4):
         taken = numbered(next(laps(lap, 1, router)))
@@ -231,21 +218,13 @@ def test_a_tape_that_was_written_has_the_orders_that_were_drawn(tmp_path, form):
 
 def test_the_lines_of_a_tape_tell_what_was_executed():
     columns = FORMS["short"].columns
-    rows = [
-        line.split("|")
-        for line in write(Stock(securities=5, open_orders=50, resting=0), "short", 2000, 2)
-        if line != "end"
-    ]
-    executed: Counter[str] = Counter()
-    codes: Counter[str] = Counter()
-    for row in rows:
-        order, code, volume = (row[columns[name]] for name in ("order", "code", "volume"))
+    lines = write(Stock(securities=5, open_orders=50, resting=0), "short", 2000, 2)
+    executed, codes = Counter(), Counter()
+    for row in (line.split("|") for line in lines if line != "end"):
+        order, code, volume, now = (row[columns[name]] for name in ("order", "code", "volume", "executed"))
         codes[code] += 1
-        if code == "X":
-            assert int(row[columns["executed"]]) > executed[order]
-        else:
-            assert int(row[columns["executed"]]) == executed[order]
-        executed[order] = int(row[columns["executed"]])
+        assert int(now) > executed[order] if code == "X" else int(now) == executed[order]
+        executed[order] = int(now)
         assert executed[order] <= int(volume) - (code == "D")
     assert min(codes[code] for code in "AXD") > 100
     assert codes["X"] % 2 == 0
@@ -257,10 +236,8 @@ def test_a_tape_begins_with_the_orders_that_rest_and_they_still_do_at_its_end(tm
     file.write_text("\n".join(write(workload, "full", 2000, 0.5)))
     found = read(str(file))
     assert found.bad == 0 and found.slices > 10 + 600 / 2000 * 20 * 0.5
-    first = found.orders.slice(0, 600).to_pandas()
-    assert first[["buys", "price", "volume", "security", "account"]].equals(
-        resting(workload).to_pandas()[["buys", "price", "volume", "security", "account"]]
-    )
+    first, columns = found.orders.slice(0, 600).to_pandas(), ["buys", "price", "volume", "security", "account"]
+    assert first[columns].equals(resting(workload).to_pandas()[columns])
     assert first["account"].nunique() > 200 and not first["deletes"].any()
     assert waiting(found.orders.slice(0, 600)) == 600
     assert 500 < waiting(found.orders) < 750

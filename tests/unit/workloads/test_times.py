@@ -35,25 +35,19 @@ def lowest(*rows: tuple[int, ...], slots: list[int] | None = None, turn: int = 1
     return found[2:]
 
 
-def test_an_event_meets_at_most_what_its_router_had_reached_before_its_frame():
+def test_an_event_meets_at_most_what_its_router_had_reached_and_no_slot_comes_further_than_the_slowest_had_at_the_end():
     router, offset = np.array([0, 0, 0, 0, 1, 1, 5]), np.array([0, 1, 2, 3, 7, 9, 0])
     assert times().highest(router, offset).tolist() == [0, 10, 20, 20, 0, 15, 0]
-
-
-def test_no_slot_comes_further_than_the_slowest_router_had_at_the_end():
     assert times().least == 35
     assert times(ends={0: 3, 1: 10}).least == 20
     assert times(ends={0: 3, 1: 7}).least == 0
     assert times(frames=FRAMES.iloc[:0]).least == 0
 
 
-def test_a_watermark_that_no_frame_has_or_that_is_beyond_the_slowest_router_is_strange():
+def test_a_watermark_that_no_frame_has_or_beyond_the_slowest_router_or_between_heartbeats_of_turns_is_strange():
     given = pd.Series([0, 10, 11, 35, 40])
     assert times().strange(given).tolist() == [False, False, True, False, True]
     assert times(ends={0: 2, 1: 9}).strange(given).tolist() == [False, False, True, True, True]
-
-
-def test_slots_that_work_in_turns_know_multiples_of_the_heartbeat_alone():
     turns = times(heartbeat_us=20)
     assert turns.least == 20, "router 1 has come to 35"
     assert turns.strange(pd.Series([0, 10, 20, 35, 40])).tolist() == [False, True, False, True, True]
@@ -91,13 +85,10 @@ def test_time_may_stand_for_a_unit_that_is_about_to_leave_or_is_lent():
     assert lowest(*over, lending={2}) == [15, 15]
 
 
-def test_an_attempt_begins_without_any_watermark():
+def test_an_attempt_begins_without_any_watermark_and_nothing_is_known_of_no_answers():
     rows = [(STAYS, 0, 1, 1, 10), (STAYS, 1, 8, 1, 10), (STAYS, 0, 2, 2, 0), (MOVED, 1, 9, 2, 0)]
     assert lowest(*rows) == [10, 10, 10, 10]
     assert lowest(*rows, begins=[1, 2]) == [10, 10, 0, 0]
-
-
-def test_nothing_is_known_of_no_answers():
     columns = ["unit", "slot", "router", "offset", "version", "watermark"]
     assert times().lowest(pd.DataFrame(columns=columns, dtype=np.int64)).tolist() == []
 

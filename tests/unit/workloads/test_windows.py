@@ -79,13 +79,8 @@ def test_most_delays_are_regular_and_the_given_share_is_longer():
     assert delay.min() >= 0
     assert delay.max() <= 10 * MS + LATE_BY * 20 * MS + 1
     assert delay[~late].mean() == pytest.approx(5 * MS, rel=0.05)
-
-
-def test_without_delay_and_late_events_the_event_time_is_the_time_of_creation():
-    times = np.arange(100, dtype=np.int64)
-    assert (
-        make(delay_ms=0, late_share=0).sources[0].partition(0).take(times)["at"].to_numpy().tolist() == times.tolist()
-    )
+    prompt = make(delay_ms=0, late_share=0).sources[0].partition(0).take(times)
+    assert prompt["at"].to_numpy().tolist() == times.tolist()
 
 
 # -- operator --------------------------------------------------------------------------------------------------------
@@ -105,17 +100,16 @@ def test_a_window_counts_its_events_and_fires_once_when_the_watermark_passes_its
     assert unit.advance(130, 0) == [(WINDOW, 1, 100, 2), (WINDOW, 2, 100, 1)]
     assert unit.advance(1000, 0) == []
     assert unit.state.values[1][:3] == ([], [], [])
+    before_the_epoch = OneUnit().process(0, (1, 0, -1), (1, 0, 0))
+    assert before_the_epoch == [(-20, False, 1, 1), (0, False, 1, 0)]
 
 
-def test_an_event_behind_the_watermark_less_the_lag_is_late_and_changes_nothing():
+def test_an_event_behind_the_watermark_of_its_place_less_the_lag_is_late_and_changes_nothing():
     unit = OneUnit(idle_ms=0)
     assert unit.process(112, (1, 112, 102)) == [(100, False, 1, 10)]
     assert unit.process(112, (1, 112, 101.999)) == [(100, True, 0, 0)]  # although its window is still open
     assert unit.process(112, (2, 112, 50)) == [(40, True, 0, 0)]
     assert unit.advance(130, 0) == [(WINDOW, 1, 100, 1)]
-
-
-def test_a_queued_record_meets_the_watermark_of_its_place_in_the_queue():
     # The slot is at 200, but the record was queued when it was at 110: the window is not closed before the record.
     unit = OneUnit(idle_ms=0)
     assert unit.advance(110, 500) == []
@@ -123,11 +117,7 @@ def test_a_queued_record_meets_the_watermark_of_its_place_in_the_queue():
     assert unit.advance(200, 500) == [(WINDOW, 1, 100, 1)]
 
 
-def test_windows_begin_at_multiples_of_their_length_also_before_the_epoch():
-    assert OneUnit().process(0, (1, 0, -1), (1, 0, 0)) == [(-20, False, 1, 1), (0, False, 1, 0)]
-
-
-def test_a_key_without_events_for_so_long_falls_idle_once_until_its_next_event():
+def test_a_key_without_events_for_so_long_falls_idle_once_and_has_one_timer_for_that_and_for_each_window():
     unit = OneUnit()
     assert unit.advance(0, 100) == []
     unit.process(0, (1, 100, 100), (2, 100, 100))
@@ -140,16 +130,10 @@ def test_a_key_without_events_for_so_long_falls_idle_once_until_its_next_event()
     assert unit.advance(0, 500) == []
     unit.process(0, (2, 500, 500))
     assert unit.advance(0, 600) == [(IDLE, 2, 500, 0)]
-
-
-def test_a_late_event_keeps_its_key_from_falling_idle():
-    unit = OneUnit()
-    unit.advance(500, 100)
-    assert unit.process(500, (1, 500, 0)) == [(0, True, 0, 0)]
-    assert unit.advance(500, 115) == [(IDLE, 1, 100, 0)]
-
-
-def test_a_key_has_one_timer_per_window_and_one_for_idleness():
+    late = OneUnit()
+    late.advance(500, 100)
+    assert late.process(500, (1, 500, 0)) == [(0, True, 0, 0)]
+    assert late.advance(500, 115) == [(IDLE, 1, 100, 0)], "a late event, too, keeps its key from that"
     unit = OneUnit()
     for now in range(100, 140):
         unit.advance(0, now)
@@ -171,22 +155,13 @@ def test_a_key_whose_state_is_missing_begins_anew_and_its_timers_are_no_trouble(
 # -- oracle ----------------------------------------------------------------------------------------------------------
 
 
+ABOUT = {"routers": st.integers(1, 3), "frames": st.integers(1, 15), "events_per_frame": st.integers(1, 25)}
+PARAMETERS = {"keys": st.integers(1, 40), "window_ms": st.integers(1, 40), "delay_ms": st.integers(0, 20)}
+PARAMETERS |= {"late_share": st.floats(0, 1), "idle_ms": st.integers(0, 40), "skew": st.floats(0, 2)}
+
+
 @settings(max_examples=40)
-@given(
-    about=st.fixed_dictionaries(
-        {"routers": st.integers(1, 3), "frames": st.integers(1, 15), "events_per_frame": st.integers(1, 25)}
-    ),
-    parameters=st.fixed_dictionaries(
-        {
-            "keys": st.integers(1, 40),
-            "window_ms": st.integers(1, 40),
-            "delay_ms": st.integers(0, 20),
-            "late_share": st.floats(0, 1),
-            "idle_ms": st.integers(0, 40),
-            "skew": st.floats(0, 2),
-        }
-    ),
-)
+@given(st.fixed_dictionaries(ABOUT), st.fixed_dictionaries(PARAMETERS))
 def test_a_run_without_mistakes_has_nothing_wrong(about, parameters):
     workload = make(**parameters)
     assert wrong(workload, run(workload, **about)) == []
@@ -204,13 +179,10 @@ def test_lost_results_alone_are_not_wrong_as_they_are_counted_elsewhere(data):
 # What is wrong is found by checks that tests/unit/results/test_verdict_checks.py takes away, one by one.
 
 
-def test_a_run_has_results_of_all_kinds_and_windows_left_so_that_this_shows_something():
+def test_a_run_has_results_of_all_kinds_so_that_this_shows_something_and_a_timer_at_the_very_moment_is_right():
     made = plain()
     assert made.results.groupby(["kind", "late"]).size().min() > 20
     assert sum(part["starts"].str.len().sum() for part in made.final) > 10
-
-
-def test_a_timer_that_fires_at_the_very_moment_is_right():
     made = plain()
     row = made.results.index[made.results["kind"] == IDLE][0]
     made.results.loc[row, "clock"] = made.results.loc[row, "t"]

@@ -33,15 +33,12 @@ def history():
     return history
 
 
-def test_a_row_for_each_look_and_how_many_units_have_moved_since_the_one_before(history):
+def test_what_was_seen_has_a_row_for_each_look_and_is_said_with_what_was_asked(history):
     table = history.table()
     assert table["moved"].tolist() == [0, 0, 1, 1, 0]
     assert table["queue_mib"].tolist() == [0, 0, 3, 0, 0]
     assert math.isnan(table["p99_ms"][0]) and table["p99_ms"].tolist()[1:] == [10, 40, 20, 30]
     assert history.samples[3].owners["counter"] is history.samples[4].owners["counter"], "kept once while nothing moves"
-
-
-def test_what_was_asked_and_what_came_of_it_is_said(history):
     begin, scale, kill = exploration_sentences(history)
     assert begin == "**the beginning** at 1 s: no unit moved; median of the P99 10 ms, at most 10 ms"
     words = "2 units moved, the last seen 2.0 s later; median of the P99 30 ms, at most 40 ms"
@@ -75,6 +72,9 @@ def test_the_last_figure_has_the_slot_of_each_unit_over_time_and_what_was_asked(
     assert [text.get_text() for text in owners.texts] == ["scale 3", "kill"]
     [mesh] = owners.collections
     assert mesh.get_array().reshape(3, 5).tolist() == [[0, 0, 0, 2, 2], [0, 0, 2, 2, 2], [1] * 5]
+    history.add(status(6.0, [0, 0, 1], provisioned=2))
+    [mesh] = exploration(history).axes[-2].collections
+    assert len(set(map(tuple, mesh.to_rgba(range(3))))) == 3, "each slot has its own though the job has fewer by now"
 
 
 def test_what_is_seen_while_something_is_made_of_it_comes_too_late_and_does_no_harm(history):
@@ -89,9 +89,3 @@ def test_what_is_seen_while_something_is_made_of_it_comes_too_late_and_does_no_h
     assert len(history.table()) == 5
     assert len(history.samples) == 6
     assert exploration(history).axes[0].lines[0].get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
-
-
-def test_each_slot_has_a_colour_of_its_own_though_the_job_has_fewer_by_now(history):
-    history.add(status(6.0, [0, 0, 1], provisioned=2))
-    [mesh] = exploration(history).axes[-2].collections
-    assert len(set(map(tuple, mesh.to_rgba(range(3))))) == 3

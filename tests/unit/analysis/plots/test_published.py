@@ -17,8 +17,5 @@ def test_published_values_and_each_of_ours_are_a_line_over_the_points():
     assert [label.get_text() for label in ax.get_xticklabels()] == ["5 ms", "10 ms", "50 ms"]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["published", "one", "two"]
     assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "P99 (ms)")
-
-
-def test_a_frame_without_ours_is_refused():
     with pytest.raises(BadInput, match="no column ours"):
         published_figure({"one": POINTS}, "P99 (ms)")

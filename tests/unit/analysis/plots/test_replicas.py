@@ -42,7 +42,7 @@ def test_each_run_has_its_latency_and_below_it_the_cpu_so_far():
         masking_panels({}, title="")
 
 
-def test_cpu_is_added_up_over_the_time_that_each_sample_is_of():
+def test_cpu_and_what_was_sent_so_far_are_added_up_and_stand_below_if_they_are_known_of_a_run():
     """The more there is to be looked at, the longer it is from one look to the next."""
     slow, looks = tables(), np.arange(-6.0, 5.0, 1.5)
     rest = slow["metrics"][slow["metrics"]["metric"] != "cpu_cores"]
@@ -51,9 +51,6 @@ def test_cpu_is_added_up_over_the_time_that_each_sample_is_of():
     figure = masking_panels({"live_robin": slow}, title="a death at 0")
     used_s = figure.axes[1].lines[0].get_ydata()
     assert used_s[-1] - used_s[0] == pytest.approx(2 * 9.0)
-
-
-def test_what_was_sent_so_far_stands_below_if_it_is_known_of_a_run():
     known, seconds = tables(), np.arange(-6, 5, 2) + 0.5
     sent = [
         pd.DataFrame({"t_s": seconds, "metric": "sent_mib", "instance": name, "value": 100 + 3 * np.arange(6)})
@@ -99,13 +96,10 @@ def test_what_is_offered_of_a_source_stands_beside_the_latency_of_each_second():
         assert line.get_drawstyle() == "steps-post" and ax.get_ylim()[0] == 0
     assert [ax.get_ylabel() for ax in right] == ["", "offered (events/s)"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["P99", "P50", "rate of control"]
+    steady = staircase_panels({"kazoo": of_seconds([40.0] * 5)}, {"kazoo": {}}, trigger_s=4.0, title="steady")
+    assert [len(ax.lines) for ax in steady.axes] == [2, 0], "only latency, where no rate changes"
     with pytest.raises(BadInput, match="no run given"):
         staircase_panels({}, {}, trigger_s=4.0, title="")
-
-
-def test_without_a_source_whose_rate_changes_there_is_only_latency():
-    figure = staircase_panels({"kazoo": of_seconds([40.0] * 5)}, {"kazoo": {}}, trigger_s=4.0, title="steady")
-    assert [len(ax.lines) for ax in figure.axes] == [2, 0]
 
 
 def test_silence_stands_against_each_cost_that_is_known():

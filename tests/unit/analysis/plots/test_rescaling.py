@@ -32,7 +32,7 @@ def run():
     return seconds, migration.assign(stage=0, source=0, destination=1), decisions.assign(stage=0)
 
 
-def test_units_belong_to_the_migration_that_was_to_move_them(run):
+def test_units_belong_to_the_migration_that_was_to_move_them_and_one_that_did_not_come_about_is_not_known(run):
     table = rescalings(*run, [0.0, 12.0, 20.0])
     assert table["number"].tolist() == [0, 1, 2]
     assert table["units"].tolist() == [2, 2, 0]
@@ -40,9 +40,6 @@ def test_units_belong_to_the_migration_that_was_to_move_them(run):
     assert table["completion_s"].tolist()[:2] == [1.0, 1.0]
     assert table.loc[2, ["moved_mib", "completion_s"]].isna().all(), "a unit was never installed, nor said to be sent"
     assert table["spike_ms"].tolist() == [300.0, 900.0, 20.0]
-
-
-def test_a_migration_that_did_not_come_about_is_not_known(run):
     seconds, migration, decisions = run
     table = rescalings(seconds, migration[:0], decisions[:0], [0.0, 40.0])
     assert table["units"].tolist() == [0, 0]

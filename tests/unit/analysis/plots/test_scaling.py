@@ -42,6 +42,8 @@ def test_a_timeline_has_load_misses_and_backlog_of_each_second_also_of_those_wit
     assert seconds["p99_ms"].isna().tolist() == [False] * 4 + [True] * 2 + [False] * 2 + [True] * 2
     assert seconds["backlog"].tolist() == [0, 0, 0, 0, 0, 0, 20, 30, 10, 0]
     assert set(seconds["slots"]) == {1.0}
+    with pytest.raises(BadInput, match="no column t_s"):
+        scaling_timeline(latency(), latency(), 0.0, 1.0, 500)
 
 
 def test_seconds_of_which_an_overloaded_job_has_no_result_are_missed_and_in_its_backlog():
@@ -57,9 +59,9 @@ def test_seconds_of_which_an_overloaded_job_has_no_result_are_missed_and_in_its_
     assert nothing["missed"].all() and nothing["backlog"].tolist() == [10, 20]
 
 
-def test_slots_are_paid_for_from_the_request_on_and_until_their_state_has_gone():
+def test_slots_are_paid_for_until_their_state_has_gone_and_of_a_second_count_the_mean_and_all_stages():
     rows = [
-        (0.0, 1, 1, False),
+        (0.0, 1, 1, False),  # and before it
         (2.0, 1, 3, False),  # asked for
         (3.0, 2, 2, True),  # some of it has moved
         (4.0, 3, 3, False),
@@ -68,20 +70,11 @@ def test_slots_are_paid_for_from_the_request_on_and_until_their_state_has_gone()
         (7.0, 1, 1, False),
     ]
     paid = scaling_timeline(latency(), looks(*rows), -1.0, 8.0, 500)["slots"].tolist()
-    assert paid[:3] == [1, 1, 1], "before the first look, too"
-    assert paid[3:6] == [3, 3, 3]
-    assert paid[6:8] == [3, 3], "until the migration away is over"
-    assert paid[8] == 1
-
-
-def test_slots_that_go_are_paid_for_at_every_look_of_their_migration_and_not_at_one_of_the_next():
+    assert paid == [1, 1, 1, 3, 3, 3, 3, 3, 1]
     down = [(0.0, 4, 1, False), (1.0, 1, 1, True), (2.0, 1, 1, True), (3.0, 1, 1, False)]
     by_hand = [(4.0, 1, 1, True), (5.0, 2, 2, True), (6.0, 2, 2, False)]
     paid = scaling_timeline(latency(), looks(*down, *by_hand), 0.0, 7.0, 500)["slots"].tolist()
-    assert paid == [4, 4, 4, 1, 1, 2, 2]
-
-
-def test_slots_of_a_second_are_its_mean_and_those_of_all_stages_count():
+    assert paid == [4, 4, 4, 1, 1, 2, 2], "at every look of a migration in, and not at one of the next"
     half = scaling_timeline(latency(), looks((0.0, 1, 1, False), (3.5, 1, 3, False)), 0.0, 5.0, 500)["slots"]
     assert half.tolist() == [1, 1, 1, 2, 3]
     two = pd.concat([ONE, looks((0.0, 2, 2, False), stage=1)])
@@ -98,17 +91,14 @@ def timelines():
     }
 
 
-def test_costs_are_slot_seconds_and_missed_seconds():
-    costs = scaling_costs(timelines()).set_index("job")
+def test_costs_are_slot_seconds_and_missed_seconds_in_which_the_first_job_is_compared_with_each_of_the_others():
+    table = scaling_costs(timelines())
+    costs = table.set_index("job")
     assert costs["slot-seconds"].to_dict() == {"scaled": 12.0, "few": 6.0, "many": 24.0}
     assert costs["missed seconds"].to_dict() == {"scaled": 2, "few": 2, "many": 0}
     assert costs.loc["scaled", "late events (%)"] == pytest.approx(100 * 40 / 60)
     assert costs.loc["many", ["worst P99 (ms)", "most slots"]].tolist() == [20.0, 4.0]
-
-
-def test_the_conclusion_compares_the_first_job_with_each_of_the_others():
-    lines = scaling_sentences(scaling_costs(timelines()))
-    assert lines == [
+    assert scaling_sentences(table) == [
         "**scaled** costs 12 slot-seconds and misses its objective in 2 seconds.",
         "That is 100% more slot-seconds than **few**, and as many missed (2 there).",
         "That is 50% fewer slot-seconds than **many**, and 2 seconds more missed (0 there).",
@@ -133,8 +123,3 @@ def test_decisions_are_moves_and_moves_that_were_too_dear():
     rows = looks((0.0, 1, 1, False), (1.0, 1, 3, False), (2.0, 3, 3, False))
     rows.loc[2, "stay_cost"] = 5.0
     assert scaling_decisions(rows)["t_s"].tolist() == [1.0, 2.0]
-
-
-def test_a_table_that_is_none_of_an_autoscaler_is_refused():
-    with pytest.raises(BadInput, match="no column t_s"):
-        scaling_timeline(latency(), latency(), 0.0, 1.0, 500)

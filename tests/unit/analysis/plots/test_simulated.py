@@ -57,15 +57,12 @@ def test_a_run_is_drawn_where_it_was_measured_and_simulated():
     assert faces[2] == "none" and "none" not in faces[:2]
 
 
-def test_the_pareto_has_bars_as_long_as_the_error():
+def test_the_pareto_has_bars_as_long_as_the_error_and_lines_have_the_floor():
     ax = simulated_pareto(TABLE, RUNS)
     spans = [np.ptp(line.get_segments()[0], axis=0) for bars in ax.containers for line in bars.lines[2]]
     # Of matched 70 to 160 s: half of its 80 s is less than the floor.
     assert [pytest.approx(90.0), 0.0] in [list(span) for span in spans if span[1] == 0]
     assert ax.get_title(loc="left").startswith("Simulated")
-
-
-def test_lines_have_the_floor():
     both = pd.concat([TABLE, TABLE.assign(slots=100, completion_s=50.0, floor_s=7.0)])
     completion, longest = simulated_lines(both, "slots", "slots", "title").axes[:2]
     assert list(completion.lines[-1].get_ydata()) == [7.0, 70.0]

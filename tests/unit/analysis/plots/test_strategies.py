@@ -34,13 +34,12 @@ def legend_of(legend) -> list[str]:
     return [text.get_text() for text in legend.get_texts()]
 
 
-def test_a_point_of_a_strategy_looks_like_the_strategy():
-    point, plain = style.style_of("q5, fluid"), style.style_of("fluid")
+def test_every_point_and_preset_has_its_look_and_an_unknown_one_the_same_every_time_and_that_of_no_preset():
+    point, plain, mine = (style.style_of(name) for name in ("q5, fluid", "fluid", "my_own"))
     assert point[:3] == plain[:3] and point.label == "q5, fluid"
     assert style.style_of("fluid, q5") == style.style_of("fluid, q5") != plain
-
-
-def test_every_preset_has_a_look_of_its_own():
+    assert mine == style.style_of("my_own") and mine.label == "my_own"
+    assert mine.line not in {style.style_of(name).line for name in PRESETS}
     all_styles = [style.style_of(name) for name in PRESETS]
     assert len({one.marker for one in all_styles}) == len({one.label for one in all_styles}) == len(PRESETS)
     assert len({(one.colour, one.line) for one in all_styles}) == len(PRESETS)
@@ -63,14 +62,7 @@ def test_strategies_with_the_same_line_stay_apart_for_a_reader_who_cannot_see_gr
             assert np.linalg.norm(seen(one) - seen(other)) > 15, (one, other)
 
 
-def test_an_unknown_strategy_gets_the_same_look_every_time_and_not_that_of_a_preset():
-    mine = style.style_of("my_own")
-    assert mine == style.style_of("my_own")
-    assert mine.label == "my_own"
-    assert mine.line not in {style.style_of(name).line for name in PRESETS}
-
-
-def test_points_of_one_s_own_never_look_alike_in_one_figure():
+def test_points_never_look_alike_in_one_figure_and_those_of_one_strategy_have_its_colour():
     names = [f"chunk {number}" for number in range(30)]
     alone = {style.style_of(name)[:3] for name in names}
     drawn = style.styles([*names, "fluid"])
@@ -80,9 +72,6 @@ def test_points_of_one_s_own_never_look_alike_in_one_figure():
     assert len({style.styles(names[:5])[name].colour for name in names[:5]}) == 5, "bars have no markers"
     assert [look.label for look in drawn.values()] == [*names, "fluid"]
     assert drawn["fluid"] == style.style_of("fluid")
-
-
-def test_points_of_one_strategy_have_its_colour_and_never_look_alike_in_one_figure():
     names = ["fluid", *(f"q{number}, fluid" for number in range(9)), "matched", "kazoo"]
     drawn = style.styles(names)
     assert len({(look.colour, look.marker) for look in drawn.values()}) == len(names)
@@ -109,19 +98,21 @@ def test_the_gantt_has_a_bar_for_each_known_phase_of_each_unit(migration):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["4  (0 → 1)", "5  (0 → 1)", "6  (0 → 1)"]
 
 
-def costs(*rows: dict[str, object]) -> pd.DataFrame:
+def costs(*known: tuple) -> pd.DataFrame:
+    """Of strategies: spike, completion, and what else is known of some."""
     usual = {"floor_s": 0.2, "bytes_moved": 100, "bytes_minimum": 100, "recover_s": 1.0}
-    return tables.tradeoffs([summary(**usual | row) for row in rows])
+    return tables.tradeoffs(
+        [summary(name, **usual | {"spike_ms": ms, "completion_s": s} | dict(*more)) for name, ms, s, *more in known]
+    )
+
+
+FAST = ("all_at_once", 600.0, 0.5)
 
 
 def test_the_pareto_figure_has_a_point_with_its_range_per_strategy_the_floor_and_the_p99_before():
-    fluid = [
-        {"strategy": "fluid", "spike_ms": s, "completion_s": c} for s, c in [(30.0, 4.0), (90.0, 5.0), (40.0, 3.0)]
-    ]
-    ax = figures.pareto(costs(*fluid, {"strategy": "all_at_once", "spike_ms": 600.0, "completion_s": 0.5}))
-    points = {
-        (*line.get_xdata(), *line.get_ydata()): line.get_color() for line in ax.lines if len(line.get_xdata()) == 1
-    }
+    ax = figures.pareto(costs(("fluid", 30.0, 4.0), ("fluid", 90.0, 5.0), ("fluid", 40.0, 3.0), FAST))
+    single = [line for line in ax.lines if len(line.get_xdata()) == 1]
+    points = {(*line.get_xdata(), *line.get_ydata()): line.get_color() for line in single}
     assert points[4.0, 40.0] == style.style_of("fluid").colour
     assert points[0.5, 600.0] == style.style_of("all_at_once").colour
     bars = [segment.tolist() for part in ax.collections for segment in part.get_segments()]
@@ -135,42 +126,30 @@ def test_the_pareto_figure_has_a_point_with_its_range_per_strategy_the_floor_and
 
 
 def test_the_pareto_figure_of_jobs_with_other_states_has_no_line_that_is_of_one_of_them():
-    fast = {"strategy": "all_at_once", "spike_ms": 600.0, "completion_s": 0.5}
-    ax = figures.pareto(costs({"strategy": "fluid", "spike_ms": 30.0, "completion_s": 4.0, "floor_s": 0.5}, fast))
-    lines = legend_of(ax.get_legend())
-    assert lines[:2] == ["all at once", "fluid"]
-    assert lines[2:] == ["P99 before: 20 ms"], "neither a floor nor a front"
-    ax = figures.pareto(costs({"strategy": "fluid", "spike_ms": 30.0, "completion_s": 4.0, "p99_ms": 40.0}, fast))
-    assert legend_of(ax.get_legend())[2:] == ["floor, a bare copy: 0.2 s", "nobody is better in both"]
+    other_floor, other_p99 = (
+        legend_of(figures.pareto(costs(("fluid", 30.0, 4.0, other), FAST)).get_legend())
+        for other in ({"floor_s": 0.5}, {"p99_ms": 40.0})
+    )
+    assert other_floor == ["all at once", "fluid", "P99 before: 20 ms"], "neither a floor nor a front"
+    assert other_p99[2:] == ["floor, a bare copy: 0.2 s", "nobody is better in both"]
 
 
 def test_the_pareto_figure_names_whom_it_cannot_draw_and_whose_state_stays():
-    ax = figures.pareto(
-        costs(
-            {"strategy": "lazy", "spike_ms": 30.0, "completion_s": 0.1},
-            {"strategy": "meces", "spike_ms": 1.0, "completion_s": 0.1, "verdict": "bad", "lost": 3},
-            {"strategy": "drrs", "spike_ms": 1.0, "completion_s": None},
-        )
-    )
-    assert legend_of(ax.get_legend())[0] == "lazy *"
-    assert {"* part of the state stays behind", "Meces: not correct"} <= set(legend_of(ax.get_legend()))
-    assert "DRRS: spike or completion not known" in legend_of(ax.get_legend())
+    bad = ("meces", 1.0, 0.1, {"verdict": "bad", "lost": 3})
+    ax = figures.pareto(costs(("lazy", 30.0, 0.1), bad, ("drrs", 1.0, None)))
+    first, *said = legend_of(ax.get_legend())
+    assert first == "lazy *"
+    unknown = "DRRS: spike or completion not known"
+    assert {"* part of the state stays behind", "Meces: not correct", unknown} <= set(said)
     assert len([line for line in ax.lines if len(line.get_xdata()) == 1]) == 1
 
 
-def test_points_of_one_strategy_are_told_apart_by_their_parameters():
-    ax = figures.pareto(
-        costs(*({"strategy": "fluid", "spike_ms": 9.0, "completion_s": s, "parameters": {"size": s}} for s in (1, 2)))
-    )
+def test_points_of_one_strategy_are_told_apart_and_one_that_was_not_seen_to_recover_is_marked_and_not_on_the_front():
+    ax = figures.pareto(costs(*(("fluid", 9.0, size, {"parameters": {"size": size}}) for size in (1, 2))))
     assert legend_of(ax.get_legend())[:2] == ["fluid (size=1)", "fluid (size=2)"]
     one, other = ax.get_legend().legend_handles[:2]
     assert (one.get_color(), one.get_marker()) != (other.get_color(), other.get_marker())
-
-
-def test_a_point_that_was_not_seen_to_recover_is_marked_and_not_on_the_front():
-    known = [("fluid", 30.0, 4.0, None), ("lazy", 90.0, 0.1, 1.0), ("matched", 60.0, 2.0, 1.0)]
-    names = ("strategy", "spike_ms", "completion_s", "recover_s")
-    ax = figures.pareto(costs(*(dict(zip(names, each, strict=True)) for each in known)))
+    ax = figures.pareto(costs(("fluid", 30.0, 4.0, {"recover_s": None}), ("lazy", 90.0, 0.1), ("matched", 60.0, 2.0)))
     assert {"fluid †", "lazy *", "matched", "† load ended before recovery"} <= set(legend_of(ax.get_legend()))
     (ribbon,) = (line for line in ax.lines if line.get_linewidth() == 6)
     assert ribbon.get_xdata().tolist() == [0.1, 2.0]
@@ -186,13 +165,6 @@ def test_nothing_to_draw_is_drawn_empty_or_refused(migration):
         figures.ccdf_figure({})
     with pytest.raises(BadInput, match="steps_gantt: no column drained_s"):
         figures.steps_gantt(migration.drop(columns="drained_s"))
-
-
-def test_the_theme_leaves_other_figures_alone():
-    before = dict(matplotlib.rcParams)
-    with style.theme():
-        assert dict(matplotlib.rcParams) != before
-    assert dict(matplotlib.rcParams) == before
 
 
 def test_a_thread_that_leaves_the_theme_takes_it_from_no_other():

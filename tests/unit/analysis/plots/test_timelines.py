@@ -45,24 +45,26 @@ def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, m
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("time since the trigger (s)", "latency (ms)")
 
 
-def test_faults_are_marked_in_the_panel_of_their_strategy(seconds, migration):
-    runs = {"fluid": (seconds, migration), "lazy": (seconds, None)}
-    figure = timelines.panels(runs, faults={"lazy": [2.5]})
+def test_faults_are_marked_in_the_panel_of_their_strategy_and_each_migration_has_a_shade_of_its_own(seconds, migration):
+    never = migration.iloc[:1].assign(installed_s=np.nan)
+    both = pd.concat([migration, migration + 12, never + 15])
+    figure = timelines.panels({"fluid": (seconds, both), "lazy": (seconds, None)}, faults={"lazy": [2.5]})
     marked = [[line.get_xdata()[0] for line in panel.lines].count(2.5) for panel in figure.axes]
     assert marked == [0, 1]
     assert legend(figure)[-3:] == ["trigger", "migration", "fault"]
+    shades = [(patch.get_x(), patch.get_width()) for patch in figure.axes[0].patches]
+    assert shades == [(0.6, pytest.approx(1.3)), (12.6, pytest.approx(1.3))]
 
 
-def test_a_second_without_results_breaks_the_line(seconds):
-    [ax] = timelines.panels({"fluid": (seconds[seconds["second"] != 1], None)}).axes
+def test_repetitions_show_their_range_and_a_second_without_results_breaks_the_line(seconds):
+    some = seconds[seconds["second"] != 1]
+    both = metrics.over_repetitions([some, some.assign(p99_ms=some["p99_ms"] * 2)])
+    figure = timelines.panels({"fluid": (both, None)})
+    [ax] = figure.axes
+    assert len(ax.collections) == 1 and "P99, range of repetitions" in legend(figure)
     assert np.isnan(ax.lines[1].get_ydata()).sum() == 1
-
-
-def test_repetitions_show_their_range(seconds):
-    other = seconds.assign(p99_ms=seconds["p99_ms"] * 2)
-    figure = timelines.panels({"fluid": (metrics.over_repetitions([seconds, other]), None)})
-    assert len(figure.axes[0].collections) == 1
-    assert "P99, range of repetitions" in legend(figure)
+    one, other = (style.png(timelines.panels({"fluid": (some, None)})) for _ in range(2))
+    assert one.startswith(b"\x89PNG") and one == other, "the same figure gives the same bytes"
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
@@ -80,9 +82,8 @@ def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migr
 
 def test_texts_and_legend_of_the_panels_do_not_overlap(seconds, migration):
     runs = dict.fromkeys(PRESETS[:5], (seconds, migration))
-    figure = timelines.panels(
-        runs, notes=dict.fromkeys(runs, "spike 123 ms · silence 2.3 s · verdict ok"), objective_ms=9
-    )
+    notes = dict.fromkeys(runs, "spike 123 ms · silence 2.3 s · verdict ok")
+    figure = timelines.panels(runs, notes=notes, objective_ms=9)
     figure.canvas.draw()
     shown = [ax for ax in figure.axes if ax.get_visible()]
     boxes = [figure.legends[0].get_window_extent(), figure._suptitle.get_window_extent()]
@@ -92,14 +93,6 @@ def test_texts_and_legend_of_the_panels_do_not_overlap(seconds, migration):
     assert not [box for box in boxes for ax in shown if box.overlaps(ax.get_window_extent().shrunk(0.98, 0.98))]
 
 
-def test_each_migration_has_a_shade_of_its_own(seconds, migration):
-    never = migration.iloc[:1].assign(installed_s=np.nan)
-    both = pd.concat([migration, migration + 12, never + 15])
-    [ax] = timelines.panels({"fluid": (seconds, both)}).axes
-    assert [patch.get_x() for patch in ax.patches] == [0.6, 12.6]
-    assert [patch.get_width() for patch in ax.patches] == pytest.approx([1.3, 1.3])
-
-
 def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
     assert len(timelines.panels({"fluid": (seconds.iloc[:0], migration.iloc[:0])}).axes[0].patches) == 0
     for figure in (timelines.panels, timelines.resource_panels):
@@ -107,11 +100,6 @@ def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
             figure({})
     with pytest.raises(BadInput, match="panels, fluid: no column p99_ms"):
         timelines.panels({"fluid": (seconds.drop(columns="p99_ms"), None)})
-
-
-def test_the_same_figure_gives_the_same_bytes(seconds):
-    one, other = (style.png(timelines.panels({"fluid": (seconds, None)})) for _ in range(2))
-    assert one.startswith(b"\x89PNG") and one == other
 
 
 @pytest.fixture
@@ -140,15 +128,12 @@ def test_throughput_has_a_panel_per_run_with_migration_and_fault(tables, count):
     assert legend(figure) == ["trigger", "migration", "fault"]
 
 
-def test_resources_have_their_units_and_a_total(tables):
+def test_resources_have_their_units_and_a_total_and_processes_are_told_apart(tables):
     figure = timelines.resource_panels({"fluid": tables, "matched": tables})
     assert [ax.get_ylabel() for ax in figure.axes[::2]] == ["CPU (%)", "RSS (MiB)"]
     totals = [next(line for line in ax.lines if line.get_color() == "#000000") for ax in figure.axes]
     assert [line.get_ydata()[0] for line in totals] == [100, 100, 1000, 1000]
     assert figure.axes[0].get_ylim()[1] > 100
-
-
-def test_processes_of_replicas_and_pods_are_told_apart(tables):
     names = [f"replica {number}" for number in range(6)]
     cpu = [tables["metrics"].query("instance == 'spark_jvm'").assign(instance=name) for name in names]
     figure = timelines.resource_panels({"kazoo": tables | {"metrics": pd.concat([tables["metrics"], *cpu])}})
@@ -157,7 +142,7 @@ def test_processes_of_replicas_and_pods_are_told_apart(tables):
     assert len({(sign.get_color(), sign.get_linestyle()) for sign in drawn}) == len(drawn)
 
 
-def test_how_full_the_machine_was_has_a_panel_of_its_own_if_all_runs_know(tables):
+def test_how_full_the_machine_was_has_a_panel_if_all_runs_know_and_what_others_took_is_apart_and_hatched(tables):
     machine = [
         pd.DataFrame({"t_s": [-0.5, 0.5], "metric": "machine_cores", "instance": instance, "value": value})
         for instance, value in (("all", 2.0), ("busy", 1.5), ("stolen", 0.1))
@@ -174,13 +159,6 @@ def test_how_full_the_machine_was_has_a_panel_of_its_own_if_all_runs_know(tables
     of_a_quota = tables | {"metrics": pd.concat([tables["metrics"], *machine[:2]])}
     figure = timelines.resource_panels({"fluid": of_a_quota})
     assert [top(area) for area in figure.axes[2].collections[:3]] == pytest.approx([75, 75, 75])
-
-
-def top(area):
-    return area.get_paths()[0].get_extents().ymax
-
-
-def test_what_others_took_is_apart_and_the_seconds_are_hatched_in_all_panels(tables):
     told = [("machine_cores", "all", 2.0), ("machine_cores", "busy", 1.5), ("machine_cores", "stolen", 0.1)]
     told += [("machine_cores", "others", 0.5), ("disturbed", "machine", 1.0)]
     rows = [(at, *each) for at in (-0.5, 0.5) for each in told]
@@ -191,6 +169,10 @@ def test_what_others_took_is_apart_and_the_seconds_are_hatched_in_all_panels(tab
     for ax in (*figure.axes, *timelines.throughput_panels({"fluid": knows}).axes):
         assert [patch.get_extents().width > 0 for patch in hatched(ax)] == [True]
         assert spans(ax) == [(-2.0, 1.0)], "the two samples, each of two seconds"
+
+
+def top(area):
+    return area.get_paths()[0].get_extents().ymax
 
 
 def hatched(ax):
