@@ -186,21 +186,6 @@ def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_tic
     assert generator.hang_up() == (0, "")
 
 
-def test_a_load_that_is_told_late_begins_behind_the_ticks_and_is_whole(stack, start, topic):
-    events_topic, before_us = topic(ROUTERS), time.time_ns() // 1000
-    generator = start("generator", generator_config(events_topic))
-    generator.has_said(Ready)
-    generator.tell(Begin(before_us - 60_000_000, SECONDS))
-    generator.has_said(LoadDone)
-    generator.tell(Stop())
-    assert generator.wait() == (0, "")
-    events, seen = events_topic.read(WORKLOAD.sources[0])
-    times = np.sort(events["t"])
-    assert (times - times[0] == np.arange(RATE * SECONDS) * 1_000_000 // RATE).all()
-    ticks = seen[seen["events"].cumsum() == 0]
-    assert times[0] > ticks["watermark"].max() and times[0] > before_us
-
-
 def test_a_generator_stopped_before_the_end_says_how_much_it_sent(stack, start, topic):
     events_topic = topic(ROUTERS)
     generator = start("generator", generator_config(events_topic))

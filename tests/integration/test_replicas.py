@@ -14,6 +14,7 @@ from spark_workers import commands
 
 # As little as shows all: two Sparks may share one core.
 REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 100.0, "heartbeat_ms": 100.0, "rate": 200.0}
+LED = {"ordering": "kazoo", "session_ms": 2000}  # leaders order the rows
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +98,19 @@ def test_so_it_is_with_several_stages(lab, left):
     "a minute each; below one dies when both have moved, and the harness has such deaths without Spark"
 )
 @pytest.mark.parametrize(
-    ("phase", "returns"),
+    ("phase", "returns", "more"),
     [
-        *((phase, False) for phase in ("", "prepare", "switch", "align", "transfer", "install", "drain")),
-        ("install", True),
+        *((phase, False, {}) for phase in ("", "prepare", "switch", "align", "transfer", "install", "drain")),
+        ("install", True, {}),
+        ("", False, LED),
+        ("transfer", False, LED),
+        ("transfer", False, LED | {"workload": "chain"}),
     ],
 )
-def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, phase, returns):
+def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, phase, returns, more):
     fault = phase and f"kill:replica@{phase}"
-    moves = {"strategy": "fluid", "to_slots": 3, "workload": "windowcount"}
-    manifest = lab.run(spec(fault=fault, returns=returns, **moves, **REPLICATED))
+    moves = {"strategy": "fluid", "to_slots": 3, "workload": "windowcount", "fault": fault, "returns": returns}
+    manifest = lab.run(spec(**(REPLICATED | moves | more)))
     assert manifest.status == "ok", manifest.verdict.examples
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
     migration = lab.store.get_table(manifest.run_id, "migration")
@@ -114,24 +118,6 @@ def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, ph
     assert not any("did not happen" in note for note in manifest.notes), manifest.notes
     lives = "1 replica was" if fault and not returns else "2 replicas were"
     assert of_replicas(manifest).startswith(lives) and "and of all results, 0 differences" in of_replicas(manifest)
-    assert left() == []
-
-
-@pytest.mark.nightly("a minute each; the harness has replicas that move behind leaders without Spark")
-@pytest.mark.parametrize(
-    ("fault", "workload"),
-    [("", "windowcount"), ("kill:replica@transfer", "windowcount"), ("kill:replica@transfer", "chain")],
-)
-def test_so_they_do_where_leaders_order_the_rows(lab, left, fault, workload):
-    moves = {"strategy": "fluid", "to_slots": 3, "workload": workload, "ordering": "kazoo", "session_ms": 2000}
-    manifest = lab.run(spec(fault=fault, returns=False, **(REPLICATED | moves)))
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
-    migration = lab.store.get_table(manifest.run_id, "migration")
-    assert len(migration) and migration["drained_s"].notna().all()
-    assert not any("did not happen" in note for note in manifest.notes), manifest.notes
-    assert of_replicas(manifest).startswith("1 replica was" if fault else "2 replicas were")
-    assert "and of all results, 0 differences" in of_replicas(manifest)
     assert left() == []
 
 

@@ -153,24 +153,16 @@ def output_problems(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_import_from_the_public_face_alone(path):
-    code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
-    imported = {node.module for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom) and node.module}
-    assert {name for name in imported if name.startswith("keyshift")} == {"keyshift.suite"}
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebook_is_valid_without_outputs_and_with_readable_parameters(path):
-    nbformat.validate(nbformat.read(path, as_version=4))
+def test_a_notebook_has_readable_parameters_and_no_outputs_imports_from_the_public_face_and_links_to_no_file(path):
+    """JupyterLab does not reach what is outside of its root, and the HTML of an execution is elsewhere."""
+    found = nbformat.read(path, as_version=4)
+    nbformat.validate(found)
     assert output_problems(path) == []
     assert parameter_problems(path) == []
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebooks_have_no_links_to_files(path):
-    """JupyterLab does not reach what is outside of its root, and the HTML of an execution is elsewhere."""
-    words = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    words, code = ("\n".join(c.source for c in found.cells if c.cell_type == kind) for kind in ("markdown", "code"))
     assert re.findall(r"\]\((?!https?:|#)[^)]*\)", words) == []
+    imported = {node.module for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom) and node.module}
+    assert {name for name in imported if name.startswith("keyshift")} == {"keyshift.suite"}
 
 
 def notebook(tmp_path: Path, *cells: nbformat.NotebookNode) -> Path:

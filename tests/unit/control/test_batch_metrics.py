@@ -9,7 +9,6 @@ from small_batches import Bench, Executor, prepared, write_notebook
 from keyshift.control.batch_metrics import BatchMetrics, served
 from keyshift.control.server import LOOPBACK, listen
 from keyshift.folders import work_folder
-from keyshift.model.errors import BadInput
 from keyshift.studies.batch import run_batch
 
 TOKEN = "a token of the test"
@@ -90,12 +89,3 @@ def test_what_runs_under_way_have_written_is_told_beside_the_batch(made, tmp_pat
     (tmp_path / "keyshift-work" / "in-use").mkdir()
     text = generate_latest(metrics).decode()
     assert "keyshift_batch_executions" in text, "though nobody can say which runs are under way"
-
-
-def test_a_port_that_is_taken_is_refused(tmp_path):
-    with (
-        listen() as taken,
-        pytest.raises(BadInput, match="cannot be listened on"),
-        served(BatchMetrics(tmp_path), LOOPBACK, taken.getsockname()[1], TOKEN),
-    ):
-        pass

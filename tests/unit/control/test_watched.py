@@ -16,7 +16,7 @@ from keyshift.control.explorer import Explorer, line_of, live_picture
 from keyshift.control.files import Jobs
 from keyshift.control.server import Server, listen, url_of
 from keyshift.control.watched import WatchedJob, play
-from keyshift.experiment.commands import At, Cancel, Double, InjectFault, MoveBy, Rate, Scale, script_of
+from keyshift.experiment.commands import Cancel, Double, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.waiting import wait_until
@@ -51,31 +51,6 @@ def job(home, monkeypatch):
         monkeypatch.setattr(watched, "await_end", lambda file: Jobs().remove(file))
         job = WatchedJob()
         yield job
-
-
-def test_a_script_is_read_before_anything_is_started():
-    assert script_of(["9: plan matched 2", "4: scale 4", "5.5: fault"]) == [
-        At(4.0, Scale(slots=4)),
-        At(5.5, InjectFault(fault="kill:slot")),
-        At(9.0, MoveBy(strategy="matched", target=2)),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("4: scael 4", "script '4: scael 4': unknown command 'scael': did you mean 'scale'"),
-        ("4: scale", "'scale': must be `scale <slots> .stage.`"),
-        ("4: scale four", "script '4: scale four': slots = 'four': input should be a valid integer"),
-        ("soon: cancel", "script 'soon: cancel': must be a second and a command"),
-        ("-1: cancel", "its second must be from 0 to 3600"),
-        ("cancel", "script 'cancel': must be a second"),
-        ("4: plan matchd 2", "unknown strategy 'matchd': did you mean 'matched'"),
-    ],
-)
-def test_a_line_of_a_script_that_is_not_right_is_named(line, words):
-    with pytest.raises(BadInput, match=words):
-        script_of([line])
 
 
 def test_without_a_job_it_says_so_and_nothing_can_be_asked(job, home, gone):
@@ -162,7 +137,7 @@ def test_what_the_job_refuses_ends_a_script_and_the_job(job):
     ("values", "script", "seconds", "words"),
     [
         ({"strategy": "fluit"}, [], 5, "did you mean 'fluid'"),
-        ({}, ["6: cancel"], 5, "seconds = 5: must be above 6"),
+        ({}, ["6: cancel", "2: cancel"], 5, "seconds = 5: must be above 6"),
         ({}, [], 0, "seconds = 0: must be above 0"),
         ({}, [], 1e9, "at most 3600"),
     ],

@@ -59,8 +59,8 @@ def test_each_is_in_a_script_and_does_what_it_says(verb):
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_each_may_be_in_a_scenario(verb):
     words, _ = WORDS[verb]
-    spec = make_spec({"trigger": "script", "script": f"4: {words}; 2: cancel", "slots_max": 8})
-    assert spec.scenario.actions(spec.changes) == [(2.0, Cancel()), (4.0, command_of(words.split()))]
+    spec = make_spec({"trigger": "script", "script": f"4: {words}; 2.5: cancel", "slots_max": 8})
+    assert spec.scenario.actions(spec.changes) == [(2.5, Cancel()), (4.0, command_of(words.split()))]
     assert set(spec.tasks.values()) == {8}
 
 
@@ -70,6 +70,11 @@ def test_each_may_be_in_a_scenario(verb):
         ({"trigger": "script"}, "script is missing: trigger = script needs commands and their times"),
         ({"script": "4: cancel"}, "script = 4: cancel: trigger is scale; set trigger = script"),
         ({"trigger": "script", "script": "4: scael 3"}, "script '4: scael 3': unknown command 'scael': did you mean"),
+        ({"trigger": "script", "script": "4: scale"}, "'scale': must be `scale <slots> .stage.`"),
+        ({"trigger": "script", "script": "4: scale four"}, "script '4: scale four': slots = 'four': input should be"),
+        ({"trigger": "script", "script": "soon: cancel"}, "script 'soon: cancel': must be a second and a command"),
+        ({"trigger": "script", "script": "-1: cancel"}, "its second must be from 0 to 3600"),
+        ({"trigger": "script", "script": "cancel"}, "script 'cancel': must be a second"),
         ({"trigger": "script", "script": "99: cancel"}, "cancel at 99 s is not before the end, seconds = 24"),
         ({"trigger": "script", "script": "9: cancel", "stage": "all"}, "trigger = script may move all stages"),
         (

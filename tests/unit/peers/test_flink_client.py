@@ -153,13 +153,6 @@ def test_a_job_that_began_anew_was_not_rescaled(client):
         client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}, []).rescale("j", 4, 60)
 
 
-def test_what_a_scheduler_does_not_do_is_said_in_its_words(client):
-    refused = httpx.Response(500, json={"errors": ["java.lang.UnsupportedOperationException: not this one"]})
-    answers = RESCALING | {("PUT", "/jobs/j/resource-requirements"): [refused]}
-    with pytest.raises(ServiceUnavailable, match=r"^Flink answered 500: .*not this one"):
-        client(answers, []).rescale("j", 4, 5)
-
-
 LATE = {
     RESULT: [{"resultType": "NOT_READY"}],
     MADE: [{"status": {"id": "IN_PROGRESS"}, "operation": None}],

@@ -56,11 +56,12 @@ def cluster(asking):
     return asking(Thing(list_namespaced_pod=lambda *_, **__: Thing(items=found))), found
 
 
+UNSCHEDULED = pod("exec-1", conditions=[Thing(type="PodScheduled", status="False", reason="Full", message="no CPU")])
+
+
 def test_executors_that_come_are_waited_for_and_progress_is_told(cluster, clock):
     made, found = cluster
-    found.append(
-        pod("exec-1", conditions=[Thing(type="PodScheduled", status="False", reason="Full", message="no CPU")])
-    )
+    found.append(UNSCHEDULED)
     said = []
     made.await_executors("app", lambda: min(2, int(clock.now // 20)), said.append)
     assert said[0] == "executors: 0 of 2 after 10 s; Full: no CPU"
@@ -76,17 +77,19 @@ def test_a_pod_that_cannot_start_is_quoted_after_some_seconds(cluster, clock, re
     assert clock.now < 60
 
 
-def test_an_executor_that_ended_is_quoted_with_its_exit_code(cluster, clock):
-    made, found = cluster
-    ended = Thing(exit_code=1, reason="Error", message=None)
-    found.append(pod("exec-1", container_statuses=[Thing(state=Thing(waiting=None, terminated=ended))]))
-    with pytest.raises(ServiceUnavailable, match=r"ended with exit code 1 \(Error\)"):
-        made.await_executors("app", lambda: 0, lambda line: None)
+HOW = Thing(exit_code=1, reason="Error", message=None)
+ENDED = {"container_statuses": [Thing(state=Thing(waiting=None, terminated=HOW))]}
 
 
 def ended(name: str) -> Thing:
-    how = Thing(exit_code=1, reason="Error", message=None)
-    return pod(name, container_statuses=[Thing(state=Thing(waiting=None, terminated=how))])
+    return pod(name, **ENDED)
+
+
+def test_an_executor_that_ended_is_quoted_with_its_exit_code(cluster, clock):
+    made, found = cluster
+    found.append(ended("exec-1"))
+    with pytest.raises(ServiceUnavailable, match=r"ended with exit code 1 \(Error\)"):
+        made.await_executors("app", lambda: 0, lambda line: None)
 
 
 def test_a_pod_that_is_kept_after_its_end_is_no_trouble_while_another_one_starts(asking, clock):
@@ -114,9 +117,7 @@ def test_a_container_that_is_only_being_made_is_no_trouble(cluster, clock):
 
 def test_executors_that_never_come_are_given_up_with_the_last_word_of_a_pod(cluster, clock):
     made, found = cluster
-    found.append(
-        pod("exec-1", conditions=[Thing(type="PodScheduled", status="False", reason="Full", message="no CPU")])
-    )
+    found.append(UNSCHEDULED)
     with pytest.raises(ServiceUnavailable, match="0 of 2 executors came within 300 s: Full: no CPU"):
         made.await_executors("app", lambda: 0, lambda line: None)
 
@@ -229,9 +230,8 @@ def test_executors_that_do_not_go_are_told_of(executors, clock):
 
 @pytest.mark.parametrize(("host", "deleted"), [("10.0.0.10", 10), ("10.0.0.2", 9), ("", 9)])
 def test_one_executor_that_is_deleted_is_that_of_the_host_or_else_the_first_one_that_runs(executors, host, deleted):
-    ended = [Thing(state=Thing(waiting=None, terminated=Thing(exit_code=1, reason="Error", message=None)))]
     running = [executor(number, pod_ip=f"10.0.0.{number}") for number in (10, 9)]
-    api = Api(*running, executor(2, pod_ip="10.0.0.2", container_statuses=ended))
+    api = Api(*running, executor(2, pod_ip="10.0.0.2", **ENDED))
     executors(api).delete_one(host)
     assert api.asked == [(f"exec-{deleted}", 1)]
     with pytest.raises(ServiceUnavailable, match="app has no executor that runs"):

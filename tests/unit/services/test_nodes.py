@@ -48,21 +48,16 @@ def test_three_brokers_vote_with_each_other_and_keep_two_copies_at_least(tmp_pat
     assert len({told["log.dirs"] for told, _ in found}) == 3
     for told, _ in found:
         assert (told["default.replication.factor"], told["min.insync.replicas"]) == ("3", "2")
-        for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
-            assert told[f"{topic}.replication.factor"] == "3"
-        assert {told[f"{topic}.min.isr"] for topic in ("transaction.state.log", "share.coordinator.state.topic")} == {
-            "2"
-        }
+        inner = ("transaction.state.log", "share.coordinator.state.topic")
+        assert {told[f"{topic}.replication.factor"] for topic in ("offsets.topic", *inner)} == {"3"}
+        assert {told[f"{topic}.min.isr"] for topic in inner} == {"2"}
     assert unformatted == [voters] * 3  # of which the id of their cluster is made
 
 
 def test_a_broker_that_is_alone_is_told_what_it_always_was(tmp_path, unformatted):
     ((told, command),) = configured(tmp_path, [Kafka(tmp_path)])
-    assert (told["node.id"], told["controller.quorum.voters"], command[-1]) == (
-        "1",
-        "1@127.0.0.1:19093",
-        "conf/kafka.properties",
-    )
+    assert (told["node.id"], told["controller.quorum.voters"]) == ("1", "1@127.0.0.1:19093")
+    assert command[-1] == "conf/kafka.properties"
     assert told["offsets.topic.replication.factor"] == told["transaction.state.log.min.isr"] == "1"
     assert not {"min.insync.replicas", "broker.session.timeout.ms"} & told.keys()
     assert unformatted == [""]
@@ -82,8 +77,18 @@ def test_three_servers_are_an_ensemble_whose_limits_do_not_shrink_with_the_tick(
         assert told["quorumListenOnAllIPs"] == "false"
         assert command[-2].endswith("QuorumPeerMain")
     assert [told["clientPort"] for told, _ in found] == ["12181", "12191", "12201"]
-    ((alone, _),) = configured(tmp_path, [ZooKeeper(tmp_path)])
+    ((alone, command),) = configured(tmp_path, [ZooKeeper(tmp_path)])
     assert not [name for name in alone if name.startswith(("server.", "initLimit"))]
+    assert command[-2].endswith("QuorumPeerMain"), "the only main class that deletes old logs"
+    assert (alone["autopurge.purgeInterval"], alone["autopurge.snapRetainCount"]) == ("1", "3")
+    assert int(alone["snapCount"]) <= 20_000, "only what lies before a snapshot can be deleted"
+
+
+@pytest.mark.parametrize(("session_ms", "tick"), [(500, 100), (100, 20), (20, 4)])
+def test_the_shortest_session_of_zookeeper_has_five_ticks(tmp_path, session_ms, tick):
+    [zookeeper] = [each._service for each in Stack(tmp_path, session_ms=session_ms)._services if "zoo" in each.name]
+    ((told, _),) = configured(tmp_path, [zookeeper])
+    assert told["tickTime"] == str(tick)
 
 
 def test_a_stack_of_three_nodes_has_three_of_each_but_of_minio_and_lists_them_all(tmp_path):

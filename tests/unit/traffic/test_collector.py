@@ -127,12 +127,6 @@ def test_what_was_written_is_not_kept_and_all_of_it_is_in_the_file(tmp_path, mon
     assert table["log_offset"].tolist()[-3:] == [9, 9, 3] and results.count == 21
 
 
-def test_no_result_at_all_is_a_file_without_rows(tmp_path):
-    ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet").close()
-    table = pq.read_table(tmp_path / "results.parquet")
-    assert (table.num_rows, table.column_names[-7:-4]) == (0, ["slot", "log_offset", "arrived_us"])
-
-
 def test_seconds_with_few_results_are_written_before_they_are_many(tmp_path, monkeypatch):
     monkeypatch.setattr(collector, "PART_TABLES", 10)
     results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
@@ -239,7 +233,4 @@ def reader(said, monkeypatch, tmp_path):
 
 def test_a_collector_that_is_told_to_stop_reads_all_that_is_there_and_waits_for_nothing_more(said, reader):
     assert said[-1] == Collected(3) and reader.reads == 3
-
-
-def test_results_are_told_when_they_are_read_but_for_those_of_timers(said, reader):
-    assert [each for each in said if isinstance(each, Arrived)] == [Arrived({0: 2})]
+    assert [each for each in said if isinstance(each, Arrived)] == [Arrived({0: 2})], "without those of timers"

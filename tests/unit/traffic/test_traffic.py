@@ -277,11 +277,9 @@ def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died_or_n
 
     with pytest.raises(QueryDied):
         traffic.await_slots({0}, SlotStarted("counter", 0), died)
-
     collector.dead = ServiceUnavailable("the collector process died")
     with pytest.raises(ServiceUnavailable, match="collector"):
         traffic.await_slots({0}, SlotStarted("counter", 0), nothing)
-
     collector.dead, traffic.require_wanted = None, died
     with pytest.raises(QueryDied):
         traffic.await_slots({0}, SlotStarted("counter", 0), nothing)
