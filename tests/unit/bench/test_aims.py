@@ -45,16 +45,12 @@ def test_repetitions_are_compared_with_their_neighbours_and_those_without_one_le
     assert row.ratio == pytest.approx(0.1)
 
 
-def test_a_run_that_is_not_correct_meets_no_aim():
-    assert found(run("fluid", verdict="bad")) == {}
+def test_a_run_that_is_not_correct_meets_no_aim_and_a_figure_that_is_not_known_is_in_no_comparison():
+    assert found(run("fluid", verdict="bad")) == found(run("lazy", p99_ms=None)) == {}
+    assert found(run("all_at_once", completion_s=None)) == found(run("all_at_once", floor_s=None)) == {}
     assert found(run("fluid"), run("order_unaware", verdict="bad")) == {
         "spike of fluid, against P99 before": (1.5, True)
     }
-
-
-def test_a_figure_that_is_not_known_is_in_no_comparison():
-    assert found(run("lazy", p99_ms=None)) == {}
-    assert found(run("all_at_once", completion_s=None)) == found(run("all_at_once", floor_s=None)) == {}
 
 
 def test_completion_is_compared_with_the_floor_whole_and_without_alignment():
@@ -64,10 +60,6 @@ def test_completion_is_compared_with_the_floor_whole_and_without_alignment():
     }
     missed = found(run("all_at_once", floor_s=0.4))
     assert missed["completion of all_at_once, against the floor"][1] is False
-
-
-def test_the_hand_over_is_transfer_and_install():
-    assert hand_over_s(run("fluid")) == pytest.approx(0.4)
     assert hand_over_s(run("fluid", completion_s=None)) is None
 
 

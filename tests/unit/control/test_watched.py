@@ -111,10 +111,14 @@ def outcomes(job):
     return [each["outcome"] for each in job.live.status()["migrations"]]
 
 
-def test_a_script_presses_and_stops(job, load):
-    seen = []
+def test_a_script_presses_and_stops_and_its_picture_is_one_that_changes(job, load, monkeypatch):
+    drawn, seen = [], []
+    place = mock.Mock(update=lambda image: drawn.append(image.data))
+    monkeypatch.setattr(explorer_module, "display", lambda *_, **__: place)
+    show = live_picture()
 
     def look(job):
+        show(job)
         seen.append(len(job.history.samples))
         if load.seconds == 4:
             assert wait_until(lambda: outcomes(job) == ["complete"], DEADLINE_S)
@@ -125,6 +129,8 @@ def test_a_script_presses_and_stops(job, load):
     assert seen == [1, 2, 3, 4, 5, 6]
     assert outcomes(job) == ["complete"]
     assert ("change_rate", 200.0, "events") in job.live.traffic.told
+    assert len(drawn) == 6 and len(set(drawn)) > 1
+    assert all(data.startswith(PNG) for data in drawn)
 
 
 def test_what_the_job_refuses_ends_a_script_and_the_job(job):
@@ -272,22 +278,3 @@ def test_a_status_is_one_line():
     }
     line = "4 s | steady | 100 events/s offered | 99 results/s | P50 4 ms, P99 10 ms | counter: 3 slots | deaths 0"
     assert line_of(told) == line
-
-
-def test_the_picture_of_a_script_is_one_that_changes(job, load, monkeypatch):
-    drawn = []
-
-    class Place:
-        def update(self, image):
-            drawn.append(image.data)
-
-    monkeypatch.setattr(explorer_module, "display", lambda *_, **__: Place())
-    show = live_picture()
-
-    def look(job):
-        show(job)
-        load.passes()
-
-    play(job, VALUES, ["1: scale 4"], 4, look)
-    assert len(drawn) == 5 and len(set(drawn)) > 1
-    assert all(data.startswith(PNG) for data in drawn)

@@ -55,6 +55,7 @@ def test_steps_are_of_the_first_source_or_of_the_named_one_and_silence_is_a_rate
         ({"rate_steps": "control=30:500,20:1"}, "ascending and below seconds = 300"),
         ({"rate_steps": "control=30:500:2"}, "each with a rate, e.g. 0:2000,10:6000"),
         ({"rate_steps": "control=30:-1"}, "each with a rate"),
+        ({"rate_steps": "1:fast"}, "each with a rate, e.g. 0:2000,10:6000"),
         ({"rate_steps": "control=300:1"}, "below seconds = 300"),
         ({"rate_steps": "0:1;consumer=0:2"}, "source consumer is there twice"),
     ],

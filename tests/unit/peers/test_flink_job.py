@@ -25,14 +25,11 @@ SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots":
 # What is run
 
 
-def test_the_tables_name_topics_and_broker():
+def test_the_tables_name_topics_and_broker_and_the_query_its_payload_and_which_start_it_is_of():
     source, sink = tables("127.0.0.1:9092", "in-1", "out-1")
     assert "'topic' = 'in-1'" in source and "'scan.startup.mode' = 'earliest-offset'" in source
     assert "'topic' = 'out-1'" in sink and "'properties.linger.ms' = '0'" in sink
     assert all("'properties.bootstrap.servers' = '127.0.0.1:9092'" in each for each in (source, sink))
-
-
-def test_the_query_makes_a_payload_of_the_wanted_size_and_says_which_start_it_is_of():
     text = query(4096, 3)
     assert text.count("4096") == 2 and "CAST(3 AS BIGINT)" in text
     assert "PARTITION BY `key`" in text and "UNBOUNDED PRECEDING" in text
@@ -298,10 +295,6 @@ def verdict(ended):
     return ended(RESTART)
 
 
-def test_a_run_without_a_mistake_is_ok(verdict):
-    assert verdict(lambda results: results).ok
-
-
 def given_before(rows, **values):
     """Results ``rows`` came before the others, too, with other values."""
     return lambda results: pd.concat([results.loc[rows].assign(arrived_us=-1, **values), results], ignore_index=True)
@@ -338,6 +331,7 @@ def with_value(row, column, value):
     ids=["lost", "twice", "state lost", "payload lost", "other key", "unknown start"],
 )
 def test_a_mistake_makes_the_verdict_bad(verdict, change, counted):
+    assert verdict(lambda results: results).ok
     found = verdict(change)
     assert not found.ok and getattr(found, counted) > 0
 

@@ -215,13 +215,6 @@ def test_a_service_that_ended_by_itself_is_not_found_and_leaves_no_zombie(tmp_pa
     until(lambda: processes.find(pid_file) is None and not psutil.pid_exists(process.pid))
 
 
-def test_a_service_that_ignores_the_polite_signal_is_ended_by_force(tmp_path, launched):
-    process = launched("trap '' TERM; echo ready; while :; do sleep 1; done")
-    until(lambda: "ready" in (tmp_path / "service.log").read_text())
-    processes.stop([process], deadline_s=0.5)
-    assert processes.find(tmp_path / "pids" / "service.json") is None
-
-
 def test_the_log_of_the_start_before_is_kept(tmp_path, launched):
     log = tmp_path / "service.log"
     for word in ("first", "second"):
