@@ -806,12 +806,7 @@ def test_a_value_that_kubernetes_takes_is_taken(chart, case, setting, tmp_path):
         ("keyshift", None, ["redis.enabled=false"], "(host:port, or none)"),
         ("keyshift", None, ["lab.services.redis=none"], "lab.services.redis is none, but redis.enabled would install"),
         ("keyshift", None, ["redis.existingSecret.name=mine"], "lab.redisAccess.existingSecret differ"),
-        (
-            "keyshift",
-            None,
-            ["minio.enabled=false", "lab.services.minio=s3:443"],
-            "lab.store.existingSecret.name",
-        ),
+        ("keyshift", None, ["minio.enabled=false", "lab.services.minio=s3:443"], "lab.store.existingSecret.name"),
         ("keyshift", None, ["lab.kafkaAccess.tls=true"], "lab.kafkaAccess is for a Kafka of others"),
         ("keyshift", None, ["minio.bucket=other"], "lab.store.bucket is keyshift"),
         ("keyshift", None, ["minio.existingSecret.name=mine"], "lab.store.existingSecret"),

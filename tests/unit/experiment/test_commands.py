@@ -62,6 +62,10 @@ def test_each_may_be_in_a_scenario(verb):
     assert set(spec.tasks.values()) == {8}
 
 
+MAP_AND_COUNTER = {"workload": "chain", "chain": "map,counter"}
+SAAS = {"workload": "saas", "rate_steps": "control=0:6"}
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -79,21 +83,14 @@ def test_each_may_be_in_a_scenario(verb):
             {"trigger": "script", "script": "4: fault; 8: fault kill:slot"},
             "^script = 4: fault; 8: fault kill:slot: the query dies 2 times .* recoveries = 1 times; raise recoveries",
         ),
-        (
-            {"trigger": "script", "script": "4: fault", "fault": "kill:slot@8"},
-            "^fault = kill:slot@8, script = 4: fault: the query dies 2 times",
-        ),
+        ({"trigger": "script", "script": "4: fault", "fault": "kill:slot@8"}, "^fault = kill:slot@8, script = 4: fau"),
         *(
             ({"trigger": "script", "script": f"4: cancel; 5: {words}"} | more, f"^script: {words} at 5 s: {why}")
             for words, why, more in [
                 ("scale 9", "slots = 9: 4 are provisioned in this job; start a job with --set slots_max=9", {}),
                 ("scale 0", "slots = 0: must be a number of slots from 1 to 4", {}),
                 ("scale 3 countr", "unknown stage 'countr': did you mean 'counter'", {}),
-                (
-                    "scale 3",
-                    "stage is missing: this job has map, counter",
-                    {"workload": "chain", "chain": "map,counter"},
-                ),
+                ("scale 3", "stage is missing: this job has map, counter", MAP_AND_COUNTER),
                 ("plan fluid 9 counter", "slots = 9: 4 are provisioned", {}),
                 ("plan fluid 0:7", "slots = 8: 4 are provisioned", {}),
                 ("plan fluid 500:1", "unit 500 is unknown: units are 0 to 127", {}),
@@ -101,11 +98,7 @@ def test_each_may_be_in_a_scenario(verb):
                 ("plan lazy 3", "ordering = live_robin with strategy = lazy", {"ordering": "live_robin"}),
                 ("rate 5 evnts", "unknown source 'evnts': did you mean 'events'", {}),
                 ("double", "rate_steps = 0:6000: say what events offers either there or by", {"rate_steps": "0:6000"}),
-                (
-                    "rate 5 control",
-                    "rate_steps = control=0:6: say what control offers",
-                    {"workload": "saas", "rate_steps": "control=0:6"},
-                ),
+                ("rate 5 control", "rate_steps = control=0:6: say what control offers", SAAS),
                 ("fault kill:replica", "fault = kill:replica: this job has no replicas", {}),
             ]
         ),
@@ -117,7 +110,7 @@ def test_a_script_that_is_none_is_refused(values, words):
 
 
 def test_a_script_may_change_the_rate_of_a_source_beside_one_that_has_steps():
-    assert make_spec({"workload": "saas", "rate_steps": "control=0:6", "trigger": "script", "script": "4: double"})
+    assert make_spec(SAAS | {"trigger": "script", "script": "4: double"})
 
 
 @pytest.fixture
@@ -201,16 +194,8 @@ def test_a_script_may_have_settings_and_a_stage_in_any_order_and_what_it_asks_ca
         ("scale", {"slots": 3, "stge": "map"}, "unknown key 'stge': did you mean 'stage'"),
         ("plan", {"strategy": "fluit", "target": 3}, "did you mean 'fluid'"),
         ("plan", {"strategy": "fluid", "target": "a:b"}, "target"),
-        (
-            "plan",
-            {"strategy": "fluid", "target": "0:3,7"},
-            "^target = '0:3,7': must be a number of slots, or .* 0:3,7:1",
-        ),
-        (
-            "plan",
-            {"strategy": "fluid", "target": "0:1,7:1,0:3"},
-            "^target = '0:1,7:1,0:3': key group 0 is there twice; leave one out",
-        ),
+        ("plan", {"strategy": "fluid", "target": "0:3,7"}, "^target = '0:3,7': must be a number .* 0:3,7:1"),
+        ("plan", {"strategy": "fluid", "target": "0:1,7:1,0:3"}, "'0:1,7:1,0:3': key group 0 is there twice; leave"),
         ("fault", {"fault": ""}, "fault = '': '' is none of kill"),
         ("rate", {"rate": 0}, "rate = 0: input should be greater than 0"),
         ("rate", {"rate": float("nan")}, "rate = nan"),

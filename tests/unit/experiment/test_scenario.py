@@ -47,11 +47,7 @@ def test_kills_come_between_the_migrations():
     [
         ({"trigger": "scale", "to_slots": 4}, ScaleTo(4), targets.scale(GROUPS, 4)),
         ({"trigger": "shuffle", "affected": 3}, Shuffle(3), targets.shuffle(GROUPS, 3)),
-        (
-            {"trigger": "shuffle", "affected": 3, "affected_slots": 2},
-            Shuffle(3, 2),
-            targets.shuffle(GROUPS, 3, 2),
-        ),
+        ({"trigger": "shuffle", "affected": 3, "affected_slots": 2}, Shuffle(3, 2), targets.shuffle(GROUPS, 3, 2)),
         ({"trigger": "balance"}, Balance(), targets.balance(GROUPS, LOAD)),
         ({"trigger": "zipf"}, BalanceZipf(2.0), targets.zipf_balance(GROUPS, 2.0)),
         ({"trigger": "map", "moves": "0:1"}, Map({0: 1}, 2), targets.explicit(GROUPS, {0: 1}, 2)),

@@ -227,11 +227,7 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("stage_slots=counter:96", "96 slots makes 9600 rows/s", "raise frame_ms"),
         ("workload=chain stage_slots=counter-1:3 stage=counter-3", "'counter-3'", "known: counter-1, counter-2, all"),
         ("workload=chain stage=counter-1,counter-1", "stage counter-1 is there twice", "leave one out"),
-        (
-            "workload=chain stage=all fault=stop:source@prepare:3s",
-            "come to 'prepare' at the same time, and each would be hit",
-            "name one stage",
-        ),
+        ("workload=chain stage=all fault=stop:source@prepare:3s", "to 'prepare' at the same time", "name one stage"),
         ("workload=chain stage=all,counter-1", "stage = all,counter-1: all stands alone", "leave out counter-1"),
         ("workload=chain stage=counter-1,al", "stage = 'counter-1,al': unknown stage 'al'", "did you mean 'all'"),
         ("trigger=auto stage_slots=counter:5 slots_max=4", "slots = 5 of counter", "slots_max = 4"),
@@ -523,29 +519,17 @@ ORDERED = {"ordering": "live_robin"}
     ("values", "refusal"),
     [
         ({"ordering": "robin"}, "unknown order protocol 'robin': .*known: none, live_robin, time_merge, kazoo"),
-        (
-            {"ordering": "kazoo", "snapshot_s": 5},
-            "ordering = kazoo with snapshot_s = 5: .*; set snapshot_s = 0, or replicas = 2$",
-        ),
-        (
-            {"ordering": "kazoo", "workload": "chain", "stage": "counter-1"},
-            "kazoo with stage = counter-1: leaders order the rows of each slot by themselves, .*; set stage = ",
-        ),
+        ({"ordering": "kazoo", "snapshot_s": 5}, "kazoo with snapshot_s = 5: .*; set snapshot_s = 0, or replicas = 2$"),
+        ({"ordering": "kazoo", "workload": "chain", "stage": "counter-1"}, "stage = counter-1: .*; set stage = "),
         ({"ordering": "kazoo", "session_ms": 19}, "session_ms = 19: .*greater than or equal to 20"),
         (ORDERED | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
         (ORDERED | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),
         (ORDERED | {"heartbeat_ms": 2001, "deadline_s": 2}, "heartbeat_ms = 2001: .*deadline_s = 2; lower"),
-        (
-            ORDERED | {"strategy": "meces"},
-            "strategy = meces: fetch_back = 2: .*fetch_back = 0; .*all_at_once, fluid",
-        ),
+        (ORDERED | {"strategy": "meces"}, "meces: fetch_back = 2: .*fetch_back = 0; .*all_at_once, fluid"),
         (ORDERED | {"strategy": "stop_restart"}, "gate = query: .*set gate = none; "),
         (ORDERED | {"strategy": "pause_resume"}, "gate = router: "),
         (ORDERED | {"strategy": "lazy"}, "transfer = access: .*set transfer = push or fetch; "),
-        (
-            ORDERED | {"workload": "chain", "snapshot_s": 5},
-            "snapshot_s = 5: workload = chain has the stages counter-1, counter-2, .*; set snapshot_s = 0$",
-        ),
+        (ORDERED | {"workload": "chain", "snapshot_s": 5}, "the stages counter-1, counter-2, .*; set snapshot_s = 0$"),
     ],
 )
 def test_what_is_not_possible_with_an_order_is_refused_and_what_is_possible_is_named(values, refusal):
@@ -568,10 +552,7 @@ def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(value
     [
         ({"replicas": 0}, "replicas = 0: .*greater than or equal to 1"),
         ({"replicas": 9}, "replicas = 9: .*less than or equal to 8"),
-        (
-            {"replicas": 2},
-            "replicas = 2 with ordering = none: .* would differ; set ordering to one of: live_robin, time_merge, kazoo",
-        ),
+        ({"replicas": 2}, "with ordering = none: .* differ; set ordering to one of: live_robin, time_merge, kazoo"),
         (TWO | {"trigger": "balance"}, "trigger = balance: .* measured itself; set trigger to one of: none, scale,"),
         (TWO | {"trigger": "auto"}, "replicas = 2 with trigger = auto: "),
         (TWO | {"trigger": "script", "script": "4: scale 3"}, "replicas = 2 with trigger = script: "),
@@ -585,22 +566,13 @@ def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(value
         (TWO | {"fault": "kill:replica@3, kill:replica@3"}, "none would be left; raise replicas to 3"),
         (
             TWO | {"replicas": 3, "fault": "kill:slot@3, kill:replica@3"},
-            "with fault = kill:slot@3, kill:replica@3: both would hit the same replica, .* or another time",
+            "both would hit .* replica, .* another time",
         ),
         (TWO | {"fault": "kill:replica@3, kill:replica@5", "returns": False}, "none would be left; .* replicas to 3"),
         ({"fault": "kill:replica@steady"}, "replicas = 1: none would be left; raise replicas to 2"),
-        (
-            TWO | {"fault": "kill:replica@transfer"},
-            "nothing moves; set trigger to one of: scale, ",
-        ),
-        (
-            TWO | {"fault": "kill:follower@steady"},
-            "with fault = kill:follower@steady: with ordering = live_robin nobody leads, .* to one of: kazoo$",
-        ),
-        (
-            TWO | {"ordering": "kazoo", "fault": "kill:follower@3, kill:replica@3"},
-            "none would be left; .*replicas to 3",
-        ),
+        (TWO | {"fault": "kill:replica@transfer"}, "nothing moves; set trigger to one of: scale, "),
+        (TWO | {"fault": "kill:follower@steady"}, "with ordering = live_robin nobody leads, .* to one of: kazoo$"),
+        (TWO | {"ordering": "kazoo", "fault": "kill:follower@3, kill:replica@3"}, "none would be left; .* to 3"),
         ({"fault": "kill:follower@4"}, "replicas = 1: none would be left; raise replicas to 2"),
         (TWO | {"fault": "kill:follower@transfer"}, "follower has the phases steady, or seconds"),
         (TWO | {"fault": "kill:replica@batch"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
@@ -609,10 +581,7 @@ def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(value
         (TWO | {"fault": "cut:kafka@3"}, "cut needs how long the first replica is cut off, as in cut:kafka@4:3s"),
         ({"fault": "cut:kafka@3:3s"}, "cut:kafka@3:3s: there are no others that go on meanwhile; set replicas = 2"),
         ({"fault": "stop:replica@4:3s"}, "stop:replica@4:3s: there are no others that go on meanwhile; set replicas"),
-        (
-            {"fault": "kill:source@transfer", "trigger": "none"},
-            "fault = kill:source@transfer: nothing moves; set trigger = scale, or another one",
-        ),
+        ({"fault": "kill:source@transfer", "trigger": "none"}, "nothing moves; set trigger = scale, or another one"),
         (TWO | {"fault": "stop:replica@batch:1s"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
         (TWO | {"replicas_move": "apart"}, "replicas_move = 'apart': input should be 'together' or 'one_by_one'"),
         (

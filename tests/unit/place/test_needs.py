@@ -151,18 +151,8 @@ def test_what_fits_is_not_refused():
     ("spec", "place", "machine", "words"),
     [
         (SEVERAL, HERE, LARGE._replace(cpus=2), "each needs a processor at the least, so 3, and this machine has 2;"),
-        (
-            SEVERAL,
-            HERE,
-            LARGE._replace(free=GIB),
-            r"needs 3\.8 GiB of memory .* 1\.0 GiB are free; lower replicas, slots",
-        ),
-        (
-            ALONE,
-            HERE,
-            LARGE._replace(memory=GIB),
-            r"needs 1\.6 GiB of memory .* 1\.0 GiB are there; lower slots, routers",
-        ),
+        (SEVERAL, HERE, LARGE._replace(free=GIB), r"3\.8 GiB of memory .* 1\.0 GiB are free; lower replicas, slots"),
+        (ALONE, HERE, LARGE._replace(memory=GIB), r"1\.6 GiB of memory .* 1\.0 GiB are there; lower slots, routers"),
         (
             make_spec({"keys": 32_768_000_000, "skew": 0.0, "key_groups": 1 << 15}),
             HERE,
