@@ -90,9 +90,7 @@ def test_a_service_is_one_replica_of_our_image_told_what_to_be(chart, arguments)
     assert container["args"] == arguments
     assert container["image"] == f"keyshift:{APP_VERSION}"
     service = one(manifests(chart), "Service", spec["serviceName"])
-    assert [str(port["port"]) for port in service["spec"]["ports"]] == [
-        arguments[arguments.index("--port") + 1],
-    ]
+    assert [port["port"] for port in service["spec"]["ports"]] == [int(arguments[arguments.index("--port") + 1])]
 
 
 @pytest.mark.parametrize(("chart", "port", "among"), [("kafka", 9092, [9093]), ("zookeeper", 2181, [2182, 2183])])
@@ -285,10 +283,8 @@ def test_a_job_can_be_reached_from_other_pods_only_if_wanted_and_with_a_token(lo
     monitor = one(found, "ServiceMonitor", name)["spec"]
     labels = service["metadata"]["labels"]
     assert monitor["selector"]["matchLabels"].items() <= labels.items()
-    assert (
-        not monitor["selector"]["matchLabels"].items()
-        <= one(found, "Service", f"{RELEASE}-lab")["metadata"]["labels"].items()
-    )
+    jupyter = one(found, "Service", f"{RELEASE}-lab")["metadata"]["labels"]
+    assert not monitor["selector"]["matchLabels"].items() <= jupyter.items()
     (endpoint,) = monitor["endpoints"]
     assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == ("control", "/metrics", "15s")
     assert endpoint["authorization"]["credentials"] == {"name": name, "key": "token"}
@@ -365,11 +361,8 @@ def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(loaded):
     raw, executor = profile_files(manifests("keyshift"))
     assert set(raw) == {"services", "spark"}
     assert set(raw["services"]) == set(ServicesProfile.model_fields)
-    assert set(raw["spark"]) == set(SparkProfile.model_fields) - {
-        "python",
-        "conf",
-        "sockets",
-    }  # the image has them, or none
+    of_the_image = {"python", "conf", "sockets"}  # or nobody's
+    assert set(raw["spark"]) == set(SparkProfile.model_fields) - of_the_image
     writable = [mount["mountPath"] for mount in executor["spec"]["containers"][0]["volumeMounts"]]
     assert SparkProfile().sockets in writable, "executors must be able to make the sockets of their Python workers"
     profile = loaded(raw)
@@ -523,9 +516,8 @@ def test_driver_and_executors_have_places_of_their_own():
     assert executor["spec"]["imagePullSecrets"] == [{"name": "registry"}]
     driver = one(found, "StatefulSet", f"{RELEASE}-lab")["spec"]["template"]["spec"]
     assert driver["nodeSelector"] == {"keyshift/role": "driver"}
-    assert {c["image"] for c in [*driver["containers"], *driver["initContainers"]]} == {
-        "registry.example/lab/keyshift:0.1.0-abc"
-    }
+    images = {container["image"] for container in containers({"spec": driver})}
+    assert images == {"registry.example/lab/keyshift:0.1.0-abc"}
 
 
 def test_notebooks_and_all_else_that_is_written_persist_only_if_wanted():
@@ -647,9 +639,8 @@ def test_the_image_is_set_once_for_all_and_one_chart_may_have_a_tag_of_its_own_w
 
 
 def test_each_service_and_the_rights_have_a_test_pod():
-    tests = {
-        name for name, m in kinds(manifests("keyshift"), "Pod").items() if m["metadata"]["annotations"]["helm.sh/hook"]
-    }
+    pods_ = kinds(manifests("keyshift"), "Pod")
+    tests = {name for name, pod in pods_.items() if pod["metadata"]["annotations"]["helm.sh/hook"]}
     assert tests == {f"{RELEASE}-{chart}-test-roundtrip" for chart in SERVICES} | {f"{RELEASE}-lab-test-rights"}
 
 

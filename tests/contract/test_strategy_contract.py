@@ -36,9 +36,8 @@ def views(draw) -> Snapshot:
     owners = st.lists(st.integers(0, slots - 1).map(SlotId), min_size=groups, max_size=groups).map(tuple)
     heat = draw(st.lists(st.floats(0, 1e6), min_size=groups, max_size=groups))
     version = draw(st.integers(1, 5))
-    return Snapshot(
-        Assignment(version, draw(owners)), Assignment(version, draw(owners)), tuple(heat), draw(st.integers())
-    )
+    current, target = (Assignment(version, draw(owners)) for _ in range(2))
+    return Snapshot(current, target, tuple(heat), draw(st.integers()))
 
 
 @EVERY_STRATEGY

@@ -67,11 +67,8 @@ def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):
     assert manifest.status == "ok", manifest.verdict.examples
     snapshots = lab.store.get_table(manifest.run_id, "snapshots")
     assert set(snapshots["verdict"]) == {"ok"}
-    (note,) = [
-        note
-        for note in manifest.notes
-        if note.endswith("snapshots were judged, each as if the job had ended there: 0 bad")
-    ]
+    words = "snapshots were judged, each as if the job had ended there: 0 bad"
+    (note,) = [note for note in manifest.notes if note.endswith(words)]
     assert int(note.split()[0]) >= len(snapshots)
     deaths = [note for note in manifest.notes if "the query died" in note]
     assert len(deaths) == fault.count("kill")

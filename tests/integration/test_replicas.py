@@ -94,9 +94,7 @@ def test_so_it_is_with_several_stages(lab, left):
     assert left() == []
 
 
-@pytest.mark.nightly(
-    "a minute each; below one dies when both have moved, and the harness has such deaths without Spark"
-)
+@pytest.mark.nightly("a minute each; below one dies when both have moved, and the harness has such deaths, too")
 @pytest.mark.parametrize(
     ("phase", "returns", "more"),
     [

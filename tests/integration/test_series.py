@@ -31,9 +31,7 @@ def runs(shared_lab):
     specs = [make_spec(SMALL | point) for point in POINTS.values()]
     made = [manifest for _, manifest in run_in_one_job(lab, specs)]
     assert [m.run_id for m in made] == [lab.store.get_manifest(m.run_id).run_id for m in made]
-    return {
-        name: (manifest, lab.store.get_tables(manifest.run_id)) for name, manifest in zip(POINTS, made, strict=True)
-    }
+    return {name: (each, lab.store.get_tables(each.run_id)) for name, each in zip(POINTS, made, strict=True)}
 
 
 def test_each_is_a_run_with_a_verdict_and_says_that_it_shares_a_job(runs):

@@ -144,11 +144,8 @@ def test_credentials_are_private_and_never_shown(session_stack: Stack, stack: En
 def test_status_tells_address_process_uptime_memory_and_log(session_stack: Stack, stack: Endpoints) -> None:
     assert all_run(session_stack)
     found = {status.service: status for status in session_stack.status()}
-    assert {n: s.address for n, s in found.items()} == {
-        "kafka": stack.kafka,
-        "zookeeper": stack.zookeeper,
-        "minio": stack.minio,
-    }
+    addresses = {"kafka": stack.kafka, "zookeeper": stack.zookeeper, "minio": stack.minio}
+    assert {name: service.address for name, service in found.items()} == addresses
     for service in found.values():
         assert service.up_s >= 0 and service.rss_mib > 10
         assert service.log == session_stack.home / "logs" / f"{service.service}.log" and service.log.is_file()

@@ -38,11 +38,8 @@ def aliases(source: str) -> list[str]:
 
 
 def all_classes() -> list[tuple[str, ast.ClassDef]]:
-    return [
-        (path.relative_to(ROOT).as_posix(), each)
-        for path in sorted(ROOT.rglob("*.py"))
-        for each in classes(path.read_text())
-    ]
+    paths = sorted(ROOT.rglob("*.py"))
+    return [(path.relative_to(ROOT).as_posix(), each) for path in paths for each in classes(path.read_text())]
 
 
 def test_no_class_but_the_machines_has_more_than_twenty_methods():

@@ -5,6 +5,8 @@ import pytest
 from certificate import CERTIFICATE
 from keyshift.endpoints import OPEN, Endpoints, SignIn
 
+SECURITY = "org.apache.kafka.common.security"
+
 
 def test_a_kafka_that_asks_nobody_is_reached_as_ever():
     assert OPEN.client() == {"security_protocol": "PLAINTEXT"}
@@ -12,8 +14,7 @@ def test_a_kafka_that_asks_nobody_is_reached_as_ever():
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "module"),
-    [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-256", "scram.ScramLoginModule")],
+    ("mechanism", "module"), [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-256", "scram.ScramLoginModule")]
 )
 def test_both_clients_are_told_the_same(mechanism, module):
     sign_in = SignIn(mechanism, "lab", 'a"b\\c')
@@ -26,9 +27,7 @@ def test_both_clients_are_told_the_same(mechanism, module):
     assert sign_in.options() == {
         "kafka.security.protocol": "SASL_PLAINTEXT",
         "kafka.sasl.mechanism": mechanism,
-        "kafka.sasl.jaas.config": (
-            f'org.apache.kafka.common.security.{module} required username="lab" password="a\\"b\\\\c";'
-        ),
+        "kafka.sasl.jaas.config": f'{SECURITY}.{module} required username="lab" password="a\\"b\\\\c";',
     }
 
 

@@ -46,9 +46,8 @@ def make(*arguments: str, cwd: Path = ROOT, home: Path | None = None) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     if home:
         environment["HOME"] = str(home)
-    return subprocess.run(
-        ["make", *arguments], cwd=cwd, env=environment, check=True, capture_output=True, text=True
-    ).stdout
+    how = {"cwd": cwd, "env": environment, "check": True, "capture_output": True, "text": True}
+    return subprocess.run(["make", *arguments], **how).stdout
 
 
 # --- dependencies
@@ -219,9 +218,8 @@ def test_a_path_of_a_machine_is_told_from_a_relative_one(folder):
 
 
 def test_the_core_loads_without_the_engine_or_any_client_of_a_service():
-    code = (
-        "import sys, keyshift.model.keys, keyshift.ordering, keyshift.planner, keyshift.protocol; print(*sys.modules)"
-    )
+    code = "import sys; from keyshift import ordering, planner, protocol; import keyshift.model.keys\n"
+    code += "print(*sys.modules)"
     environment = {"PYTHONPATH": str(Path(jars.__file__).parents[2])}  # of the package that is tested
     run = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     loaded = set(run.stdout.split())

@@ -48,9 +48,8 @@ def test_repetitions_are_compared_with_their_neighbours_and_those_without_one_le
 def test_a_run_that_is_not_correct_meets_no_aim_and_a_figure_that_is_not_known_is_in_no_comparison():
     assert found(run("fluid", verdict="bad")) == found(run("lazy", p99_ms=None)) == {}
     assert found(run("all_at_once", completion_s=None)) == found(run("all_at_once", floor_s=None)) == {}
-    assert found(run("fluid"), run("order_unaware", verdict="bad")) == {
-        "spike of fluid, against P99 before": (1.5, True)
-    }
+    of_its_own = {"spike of fluid, against P99 before": (1.5, True)}
+    assert found(run("fluid"), run("order_unaware", verdict="bad")) == of_its_own
 
 
 def test_completion_is_compared_with_the_floor_whole_and_without_alignment():
@@ -87,10 +86,8 @@ def stored(monkeypatch):
     runs: list[Any] = []
 
     def ended(*_):
-        halves = {"one": runs[::2], "other": runs[1::2]}
-        return {
-            name: SimpleNamespace(verdicts={each.run_id: each.status for each in half}) for name, half in halves.items()
-        }
+        halves = {"one": runs[::2], "other": runs[1::2]}.items()
+        return {name: SimpleNamespace(verdicts={each.run_id: each.status for each in half}) for name, half in halves}
 
     def get_manifests(run_ids):
         return [next(each for each in runs if each.run_id == run_id) for run_id in run_ids]

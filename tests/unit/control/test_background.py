@@ -218,9 +218,8 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     with pytest.raises(BadInput, match=r"name = one: there is a job of this name, .* `keyshift resume one` goes on"):
         jobs.free_name("one", "keycount")
     jobs.journal("one").keep(Kept(run_id="2026-one", format=1, sources={}))
-    with pytest.raises(
-        BadInput, match=f"job one: its journal has format = 1, and this keyshift reads {FORMAT}; resume it with"
-    ):
+    words = f"job one: its journal has format = 1, and this keyshift reads {FORMAT}; resume it with"
+    with pytest.raises(BadInput, match=words):
         jobs.resumable("one")
     path.write_text('{"run_id": ')
     with pytest.raises(BadInput, match=rf"job one: nothing can go on with it; .*one\.{ENTRY}\.journal is damaged"):

@@ -661,9 +661,8 @@ def test_replicas_have_different_assignments_only_if_one_moves_after_the_other(v
 
 
 def test_replicas_read_one_input_and_write_under_names_of_their_own():
-    config = job_config(
-        make_spec(TWO | {"fault": "kill:replica@steady"}), "run", Endpoints("k", "z", "m", "", ""), None
-    )
+    alike = TWO | {"fault": "kill:replica@steady"}
+    config = job_config(make_spec(alike), "run", Endpoints("k", "z", "m", "", ""), None)
     assert config.faults == () and not config.replicated
     in_a_phase = TWO | {"fault": "kill:replica@transfer", "to_slots": 3}
     config = job_config(make_spec(in_a_phase), "run", Endpoints("k", "z", "m", "", ""), None)
@@ -690,9 +689,7 @@ def test_a_job_that_lasts_has_leaders_only_with_replicas_and_one_stage():
     assert live_spec(led).job.snapshot_s == 10.0
     with pytest.raises(BadInput, match=r"^ordering = kazoo: a job that lasts .*: none, live_robin, time_merge$"):
         live_spec({"ordering": "kazoo", "snapshot_s": 0})
-    with pytest.raises(
-        BadInput, match=r"^ordering = kazoo with workload = chain: .* comes to counter-2, .*time_merge$"
-    ):
+    with pytest.raises(BadInput, match=r"^ordering = kazoo with workload = chain: .* to counter-2, .*time_merge$"):
         live_spec(led | {"workload": "chain"})
 
 

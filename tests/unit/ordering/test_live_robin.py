@@ -115,9 +115,8 @@ def test_time_merge_gives_the_events_of_a_turn_to_its_sort_and_keeps_marks():
         return sorted(rows, key=lambda row: row.payload)
 
     machine = opened(TimeMerge, merge=merge)
-    machine.arrived(
-        [data(0, 0, 4, b"c"), data(0, 1, 8, b"d"), tick(0, 2, 10), data(1, 0, 9, b"a"), data(1, 1, 12, b"b")]
-    )
+    machine.arrived([data(0, 0, 4, b"c"), data(0, 1, 8, b"d"), tick(0, 2, 10)])
+    machine.arrived([data(1, 0, 9, b"a"), data(1, 1, 12, b"b")])
     (turn,) = taken(machine)
     assert seen == [[b"a", b"b", b"c", b"d"]]
     assert [row.payload for row in turn.rows] == [b"a", b"b", b"c", b"d", b""]

@@ -245,9 +245,8 @@ def test_when_a_run_begins_nothing_is_left_of_the_savepoints_of_the_one_before(s
 
 
 def test_a_restart_is_a_step_of_all_units():
-    record = restarted(
-        Assignment.contiguous(8, 2), Assignment.contiguous(8, 4, 2), 500, 1_000_000, 3_000_000, 7_000_000
-    )
+    before, after = Assignment.contiguous(8, 2), Assignment.contiguous(8, 4, 2)
+    record = restarted(before, after, 500, 1_000_000, 3_000_000, 7_000_000)
     table = migration_table([[record]], 1_000_000).to_pandas()
     assert table["unit"].tolist() == list(range(8)) and set(table["bytes"]) == {500}
     assert table["destination"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]

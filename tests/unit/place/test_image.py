@@ -160,9 +160,7 @@ def test_the_manifests_for_kind_and_the_operator_name_this_image():
     kind = yaml.safe_load((CLUSTER / "kind.yaml").read_text())
     assert (kind["kind"], kind["apiVersion"]) == ("Cluster", "kind.x-k8s.io/v1alpha4")
     application = yaml.safe_load((CLUSTER / "sparkapplication.yaml").read_text())
-    assert application["spec"]["image"] == f"keyshift:{image_tag(ROOT)}", (
-        "run `make lock`: it writes the tag everywhere"
-    )
+    assert application["spec"]["image"] == f"keyshift:{image_tag(ROOT)}", "run `make lock`: it writes the tag"
     program = Path(application["spec"]["mainApplicationFile"].partition("/site-packages/")[2])
     assert (LIB / program).is_file()
 

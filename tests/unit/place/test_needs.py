@@ -19,9 +19,8 @@ from keyshift.place.profile import Profile, SparkProfile
 from keyshift.state import backends
 
 ALONE = make_spec({"keys": 1000, "state_bytes": 1024, "routers": 2, "slots": 2, "to_slots": 4})
-SEVERAL = make_spec(
-    {"replicas": 3, "ordering": "live_robin", "keys": 1000, "state_bytes": 1024}
-)  # of 2 routers, 2 slots
+# Of 2 routers, 2 slots.
+SEVERAL = make_spec({"replicas": 3, "ordering": "live_robin", "keys": 1000, "state_bytes": 1024})
 HERE, LARGE = Profile(), Resources(cpus=8, memory=64 * GIB, free=64 * GIB)
 PODS = Profile(spark=SparkProfile(master="k8s://https://api", executors=2, cores=4, memory_overhead="512m"))
 

@@ -69,9 +69,8 @@ def test_what_is_of_an_older_epoch_than_a_frame_before_it_does_not_count(monkeyp
     partition, made = SOURCE.partition(0), []
     for offset, epoch in enumerate((1, 2, 1, 2)):
         batch = partition.take(np.arange(1 + offset, dtype=np.int64))
-        made.append(
-            SimpleNamespace(offset=offset, value=frames.encode(batch, frames.Facts(epoch=epoch)), timestamp=offset)
-        )
+        value = frames.encode(batch, frames.Facts(epoch=epoch))
+        made.append(SimpleNamespace(offset=offset, value=value, timestamp=offset))
     monkeypatch.setattr(Topic, "records", lambda self: iter([(0, made)]))
     topic = Topic("", "t")
     events, seen = topic.read(SOURCE)

@@ -164,9 +164,7 @@ def test_a_job_goes_on_where_all_of_its_events_and_results_are_still_there(traff
     traffic.open(again=True)
     for topic in ("events", "results"):
         begins[topic][1] = 7
-        with pytest.raises(
-            NotThere, match=f"topic '{topic}' begins at offset 7 of partition 1 by now: Kafka has removed"
-        ):
+        with pytest.raises(NotThere, match=f"topic '{topic}' begins at offset 7 of partition 1 by now: Kafka has"):
             traffic.open(again=True)
         begins[topic][1] = 0
     assert topics.made == []
@@ -204,11 +202,8 @@ def test_results_of_replicas_are_read_as_one_log_of_first_copies_or_as_that_of_o
     made.close()
     two = Traffic(KeyCount(), [Topic("k:1", "e")], Topic("k:1", "r0"), tmp_path / "r", others=[Topic("k:1", "r1")])
     found = two.results()
-    assert list(zip(found["replica"], found["position"], found["log_offset"], strict=True)) == [
-        (1, 0, 0),
-        (0, 1, 1),
-        (0, 2, 2),
-    ]
+    rows = list(zip(found["replica"], found["position"], found["log_offset"], strict=True))
+    assert rows == [(1, 0, 0), (0, 1, 1), (0, 2, 2)]
     assert two.results(1)["log_offset"].tolist() == [100, 101]
 
 
