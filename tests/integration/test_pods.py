@@ -9,7 +9,7 @@ from keyshift.lab.run import Lab
 from keyshift.place.profile import REPLICA_LABEL, SparkProfile
 from keyshift.services.jars import jars
 from pods_as_processes import pods_as_processes
-from small_run import spec
+from small_run import good, spec
 
 REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 100.0, "heartbeat_ms": 100.0, "rate": 200.0}
 # There is nobody to be listened to: Spark looks for itself.
@@ -74,8 +74,7 @@ def made(stack, tmp_path, monkeypatch):
 @pytest.mark.parametrize("fault", ["kill:replica@4", "kill:executor@4"])
 def test_replicas_have_executors_of_their_own_and_one_that_loses_them_comes_back_with_others(made, fault):
     lab, pods = made
-    manifest = lab.run(spec(fault=fault, seconds=8.0, **REPLICATED))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(fault=fault, seconds=8.0, **REPLICATED)))
     assert manifest.verdict.others["diverged"] == 0
     labels = [pod["metadata"]["labels"] for pod in pods.made.values()]
     assert {each[REPLICA_LABEL] for each in labels} == {"0", "1"}

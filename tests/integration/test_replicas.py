@@ -9,7 +9,7 @@ import pytest
 
 from keyshift.lab.run import Lab
 from keyshift.services.jars import jars
-from small_run import at_night, spec
+from small_run import at_night, good, spec
 from spark_workers import commands
 
 # As little as shows all: two Sparks may share one core.
@@ -50,8 +50,7 @@ def leaders(manifest):
 
 @pytest.mark.nightly("a minute; the harness has such batches without Spark, and below two replicas live until the end")
 def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_times(lab, left):
-    manifest = lab.run(spec(batch_s=5.0, **REPLICATED))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(batch_s=5.0, **REPLICATED)))
     assert (manifest.replicas, manifest.verdict.others["diverged"]) == (2, 0)
     latency = lab.store.get_table(manifest.run_id, "latency")
     assert len(latency) == manifest.summary.events and set(latency["replica"]) <= {0, 1}
@@ -66,8 +65,7 @@ def test_two_replicas_give_each_result_once_over_batches_that_end_at_different_t
 def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers(lab, left, ordering):
     """Of kazoo it is the one that begins first, so its slots lead."""
     values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
-    manifest = lab.run(spec(workload="windowcount", fault="kill:replica@steady", returns=False, **values))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(workload="windowcount", fault="kill:replica@steady", returns=False, **values)))
     latency = lab.store.get_table(manifest.run_id, "latency")
     assert len(latency) == manifest.summary.events
     metrics = lab.store.get_table(manifest.run_id, "metrics")
@@ -86,8 +84,7 @@ def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers
 @pytest.mark.nightly("a minute; the harness has replicas of four stages without Spark")
 def test_so_it_is_with_several_stages(lab, left):
     of_a_chain = {"workload": "chain", "seconds": 6.0, "trigger_s": 2.0}
-    manifest = lab.run(spec(fault="kill:replica@steady", returns=False, **of_a_chain, **REPLICATED))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(fault="kill:replica@steady", returns=False, **of_a_chain, **REPLICATED)))
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
     assert [stage.name for stage in manifest.stages] == ["counter-1", "counter-2"]
     assert any(note.startswith("replica 0 died") and "1 of 2 went on" in note for note in manifest.notes)
@@ -108,8 +105,7 @@ def test_so_it_is_with_several_stages(lab, left):
 def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, phase, returns, more):
     fault = phase and f"kill:replica@{phase}"
     moves = {"strategy": "fluid", "to_slots": 3, "workload": "windowcount", "fault": fault, "returns": returns}
-    manifest = lab.run(spec(**(REPLICATED | moves | more)))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(**(REPLICATED | moves | more))))
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
     migration = lab.store.get_table(manifest.run_id, "migration")
     assert len(migration) and migration["drained_s"].notna().all()
@@ -123,8 +119,7 @@ def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, ph
 @pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
 def test_a_replica_that_stood_for_longer_than_its_session_does_no_harm_when_it_goes_on(lab, left, ordering):
     values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
-    manifest = lab.run(spec(workload="windowcount", seconds=14.0, fault="stop:replica@steady:4s", **values))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(workload="windowcount", seconds=14.0, fault="stop:replica@steady:4s", **values)))
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
     assert of_replicas(manifest).startswith("2 replicas were") and not any(" died " in note for note in manifest.notes)
     if ordering == "kazoo":
@@ -136,8 +131,7 @@ def test_a_replica_that_stood_for_longer_than_its_session_does_no_harm_when_it_g
 @pytest.mark.parametrize("fault", ["cut:kafka@3:3s", "cut:zookeeper@3:3s", "cut:kafka@3:1s,cut:zookeeper@5:3s"])
 def test_a_replica_that_was_cut_off_for_longer_than_its_session_does_no_harm_when_it_is_back(lab, left, fault):
     values = REPLICATED | {"ordering": "kazoo", "session_ms": 2000}
-    manifest = lab.run(spec(workload="windowcount", seconds=9.0, trigger="none", fault=fault, **values))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(workload="windowcount", seconds=9.0, trigger="none", fault=fault, **values)))
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
     assert of_replicas(manifest).startswith("2 replicas were") and not any(" died " in note for note in manifest.notes)
     assert not any("did not happen" in note for note in manifest.notes), manifest.notes
@@ -150,8 +144,7 @@ def test_a_replica_that_was_cut_off_for_longer_than_its_session_does_no_harm_whe
 @pytest.mark.parametrize("fault", ["", "kill:replica@transfer"])
 def test_one_moves_its_state_after_the_other_and_one_dies_meanwhile(lab, left, fault):
     moves = {"strategy": "fluid", "to_slots": 3, "workload": "windowcount", "replicas_move": "one_by_one"}
-    manifest = lab.run(spec(fault=fault, returns=False, **moves, **REPLICATED))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(fault=fault, returns=False, **moves, **REPLICATED)))
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
     assert lab.store.get_table(manifest.run_id, "migration")["drained_s"].notna().all()
     moved = [note for note in manifest.notes if " moved in " in note]
@@ -179,8 +172,7 @@ def full(lab, manifest):
 )
 def test_a_replica_that_was_killed_comes_back_and_is_full_again(lab, left, ordering, workload, fault):
     values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
-    manifest = lab.run(spec(workload=workload, fault=fault, seconds=12.0, **values))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(workload=workload, fault=fault, seconds=12.0, **values)))
     assert manifest.verdict.others["diverged"] == 0
     assert not any("did not happen" in note for note in manifest.notes), manifest.notes
     assert any(note.startswith("replica 0 was full again") for note in manifest.notes), manifest.notes
@@ -197,8 +189,7 @@ def test_two_replicas_die_one_after_the_other_and_both_come_back(lab, left, orde
     """
     faults = "kill:replica@3, kill:replica@4"
     values = REPLICATED | {"ordering": ordering, "session_ms": 2000}
-    manifest = lab.run(spec(seconds=100.0, trigger_s=1.0, fault=faults, spares=1, **values))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(seconds=100.0, trigger_s=1.0, fault=faults, spares=1, **values)))
     for number in (0, 1):
         assert any(note.startswith(f"replica {number} was full again") for note in manifest.notes), manifest.notes
     assert any("replica 0 was full again" in note and "its Spark took 0.0 s" in note for note in manifest.notes)

@@ -10,14 +10,13 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.scripts.highest_rate import RateSearch
 from keyshift.planner import strategies
 from keyshift.waiting import wait_until
-from small_run import SMALL_LIVE, at_night, spec
+from small_run import SMALL_LIVE, at_night, good, spec
 
 
 @pytest.mark.parametrize("strategy", ["replicated", at_night("fluid"), at_night("stop_restart")])
 def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
     run = spec(strategy=strategy)
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(run))
     assert manifest.summary.events == round(run.run.rate * (run.run.seconds + run.run.warmup_s))
     stored = lab.store.get_manifest(manifest.run_id)
     assert stored.summary == manifest.summary
@@ -64,8 +63,7 @@ def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strateg
     """Out, to one slot, and out again in one job: what comes back has been elsewhere, and partly still is."""
     timed = {"seconds": 10.0, "trigger_s": 1.5, "then_slots": "1,3", "gap_s": 2.5}
     run = spec(strategy=strategy, workload="windowcount", keys=2000, **timed)
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(run))
     check_migrations(lab, manifest, 3)
 
 
@@ -101,8 +99,7 @@ def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
 def test_each_stage_has_slots_of_its_own_that_share_processes_and_one_of_them_is_scaled_in(lab):
     chain = {"workload": "chain", "chain": "map,counter", "routers": 1, "rate": 1000.0}
     run = spec(**chain, stage_slots="map:1,counter:3", to_slots=2, strategy="fluid", slots_per_process=2)
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(run))
     migration, start = lab.store.get_table(manifest.run_id, "migration"), run.start("counter")
     assert {move.unit for move in start.moves_to(run.target(start))} == set(migration["unit"])
     assert (set(migration["source"]), set(migration["destination"]), set(migration["stage"])) == ({2}, {0, 1}, {1})
@@ -114,8 +111,7 @@ def test_rates_are_tried_in_one_job_whose_verdict_is_of_all_of_them(lab):
     chain = {"workload": "chain", "chain": "map", "routers": 1, "slots": 1, "stage_work_us": "map:2500"}
     search = RateSearch(bisections=0)
     given = spec(**chain, trigger="none", trigger_s=0, rate=1000.0, seconds=2.0, catch_up_s=600.0)
-    manifest = lab.run(given, search.script)
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(given, search.script))
     assert [(tried.rate, tried.burst.sustained) for tried in search.tried[:4]] == [
         *((1000.0, False), (1000.0, False), (500.0, False), (500.0, False)),
     ]
@@ -141,14 +137,12 @@ def test_slots_that_work_in_turns_hand_over_what_waits_and_every_snapshot_is_rig
         snapshot_s=2.0,
         verify="snapshots",
     )
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(run))
     assert manifest.summary.units_moved > 0
 
 
 @pytest.mark.nightly("half a minute each; test_deaths has batches that end, and so have slots in turns above")
 @pytest.mark.parametrize("strategy", ["fluid", "meces", "hybrid", "replicated", "stop_restart"])
 def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
-    manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0)))
     assert manifest.summary.bytes_moved > 0, "also if the batch in which they moved is over"
