@@ -163,16 +163,7 @@ def surprised(strategy, snapshot, log):
         (strategy_that(None, summary="short"), ContractBroken, "summary 'short': must be a line"),
         (strategy_that(None, source=""), ContractBroken, "source is empty"),
     ],
-    ids=[
-        "an empty step",
-        "chance",
-        "a unit left out",
-        "too many decisions",
-        "no heat",
-        "an error",
-        "summary",
-        "source",
-    ],
+    ids=lambda value: value.propose.__name__ if isinstance(value, Strategy) and value.propose else "",
 )
 def test_the_check_says_in_plain_words_what_a_strategy_does_not_keep(strategy, error, words):
     with pytest.raises(error, match=words):

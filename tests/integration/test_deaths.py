@@ -41,13 +41,6 @@ def kill_in(phase, monkeypatch):
     return when
 
 
-@pytest.mark.nightly("half a minute; the others have deaths by a fault, too")
-def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
-    manifest = lab.run(spec(strategy="lazy", workload="windowcount", fault="kill:slot@2.5", seconds=8.0, rate=1000.0))
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert any("the query died" in note for note in manifest.notes)
-
-
 @pytest.mark.parametrize(
     "strategy, fault",
     [

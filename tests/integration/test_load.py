@@ -337,16 +337,8 @@ def test_a_collector_whose_parent_goes_away_still_writes_its_file_and_ends(stack
     assert collector.hang_up() == (0, "")
     table = pq.read_table(output)
     assert table.num_rows == 0
-    assert table.schema.names == [
-        *RESULTS.names,
-        "slot",
-        "log_offset",
-        "arrived_us",
-        "replica",
-        "slot_turn",
-        "attempt",
-        "first",
-    ]
+    where = ["slot", "log_offset", "arrived_us", "replica", "slot_turn", "attempt", "first"]
+    assert table.schema.names == [*RESULTS.names, *where]
 
 
 def test_of_replicas_first_copies_count_a_difference_is_said_and_markers_say_whose_they_are(

@@ -81,16 +81,6 @@ def test_a_replica_is_killed_and_every_result_comes_once_with_windows_and_timers
     assert left() == []
 
 
-@pytest.mark.nightly("a minute; the harness has replicas of four stages without Spark")
-def test_so_it_is_with_several_stages(lab, left):
-    of_a_chain = {"workload": "chain", "seconds": 6.0, "trigger_s": 2.0}
-    manifest = good(lab.run(spec(fault="kill:replica@steady", returns=False, **of_a_chain, **REPLICATED)))
-    assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
-    assert [stage.name for stage in manifest.stages] == ["counter-1", "counter-2"]
-    assert any(note.startswith("replica 0 died") and "1 of 2 went on" in note for note in manifest.notes)
-    assert left() == []
-
-
 @pytest.mark.nightly("a minute each; below one dies when both have moved, and the harness has such deaths, too")
 @pytest.mark.parametrize(
     ("phase", "returns", "more"),
@@ -99,7 +89,7 @@ def test_so_it_is_with_several_stages(lab, left):
         ("install", True, {}),
         ("", False, LED),
         ("transfer", False, LED),
-        ("transfer", False, LED | {"workload": "chain"}),
+        *(("transfer", False, more | {"workload": "chain"}) for more in ({}, LED)),
     ],
 )
 def test_replicas_move_their_state_together_and_one_dies_meanwhile(lab, left, phase, returns, more):

@@ -128,16 +128,8 @@ def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_
 
 
 def test_slots_that_work_in_turns_hand_over_what_waits_and_every_snapshot_is_right(lab):
-    run = spec(
-        ordering="live_robin",
-        heartbeat_ms=40.0,
-        workload="windowcount",
-        batch_s=5.0,
-        seconds=14.0,
-        snapshot_s=2.0,
-        verify="snapshots",
-    )
-    manifest = good(lab.run(run))
+    timed = {"batch_s": 5.0, "seconds": 14.0, "snapshot_s": 2.0, "verify": "snapshots"}
+    manifest = good(lab.run(spec(ordering="live_robin", heartbeat_ms=40.0, workload="windowcount", **timed)))
     assert manifest.summary.units_moved > 0
 
 

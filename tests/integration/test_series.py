@@ -7,22 +7,10 @@ from keyshift.lab.run import run_in_one_job
 from keyshift.lab.scripts.series import OF_A_SERIES
 
 pytestmark = pytest.mark.nightly("two minutes; the quickstart makes such a series")
-SMALL = {
-    "rate": 1000.0,
-    "seconds": 9.0,
-    "warmup_s": 1.0,
-    "trigger_s": 3.0,
-    "keys": 2000,
-    "state_bytes": 256,
-    "key_groups": 16,
-}
-POINTS = {
-    "fluid": {"strategy": "fluid"},
-    "rhino": {"strategy": "rhino"},
-    "lazy": {"strategy": "lazy"},
-    "restart": {"strategy": "stop_restart"},
-    "at once": {"strategy": "all_at_once", "to_slots": 3},
-}
+SMALL = {"rate": 1000.0, "seconds": 9.0, "warmup_s": 1.0, "trigger_s": 3.0}
+SMALL |= {"keys": 2000, "state_bytes": 256, "key_groups": 16}
+POINTS = {name: {"strategy": name} for name in ("fluid", "rhino", "lazy")}
+POINTS |= {"restart": {"strategy": "stop_restart"}, "at once": {"strategy": "all_at_once", "to_slots": 3}}
 
 
 @pytest.fixture(scope="module")

@@ -31,12 +31,8 @@ LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the p
 
 
 def python(*arguments, home, path="/usr/bin:/bin"):
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        env={"PATH": path, "PYTHONPATH": str(LIB), "KEYSHIFT_HOME": str(home), "HOME": str(home)},
-    )
+    environment = {"PATH": path, "PYTHONPATH": str(LIB), "KEYSHIFT_HOME": str(home), "HOME": str(home)}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
 
 
 def keyshift(*arguments, home):

@@ -190,18 +190,10 @@ def test_executors_and_services_are_those_of_the_profile():
     )
     assert executors(PODS, 12, replicas=3).startswith("3 of 6 executors of 4 cores in pods")
     assert executors(PODS, 7).startswith("2 of 2 executors of 4 cores in pods, each asking for 1 CPU, 1g and 512m")
-    assert services(HERE, Needs(servers=("Redis",)), ("Flink",)) == [
-        "Kafka (embedded, one node)",
-        "ZooKeeper (embedded, one node)",
-        "MinIO (embedded, one node)",
-        "Redis",
-        "Flink",
-    ]
-    assert services(HERE.model_copy(update={"nodes": 3}), Needs()) == [
-        "Kafka (embedded, 3 nodes)",
-        "ZooKeeper (embedded, 3 nodes)",
-        "MinIO (embedded, one node)",
-    ]
+    embedded = [f"{name} (embedded, one node)" for name in ("Kafka", "ZooKeeper", "MinIO")]
+    assert services(HERE, Needs(servers=("Redis",)), ("Flink",)) == [*embedded, "Redis", "Flink"]
+    of_three = ["Kafka (embedded, 3 nodes)", "ZooKeeper (embedded, 3 nodes)", embedded[-1]]
+    assert services(HERE.model_copy(update={"nodes": 3}), Needs()) == of_three
     elsewhere = {"kafka": "k:9092", "zookeeper": "z:2181", "minio": "m:9000"}
     told = services(Profile(services=elsewhere, spark=PODS.spark), Needs())
     assert told == ["Kafka at k:9092", "ZooKeeper at z:2181", "MinIO at m:9000", "Kubernetes at k8s://https://api"]

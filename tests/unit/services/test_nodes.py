@@ -93,17 +93,10 @@ def test_the_shortest_session_of_zookeeper_has_five_ticks(tmp_path, session_ms, 
 
 def test_a_stack_of_three_nodes_has_three_of_each_but_of_minio_and_lists_them_all(tmp_path):
     stack = Stack(tmp_path, ports={"kafka": 20_001}, nodes=3)
-    addresses = {status.service: status.address for status in stack.status()}
-    assert addresses == {
-        "kafka-1": "127.0.0.1:20001",
-        "kafka-2": "127.0.0.1:19102",
-        "kafka-3": "127.0.0.1:19112",
-        "zookeeper-1": "127.0.0.1:12181",
-        "zookeeper-2": "127.0.0.1:12191",
-        "zookeeper-3": "127.0.0.1:12201",
-        "minio": "127.0.0.1:19000",
-    }
-    endpoints = stack._endpoints()
+    names = [f"{name}-{number}" for name in ("kafka", "zookeeper") for number in (1, 2, 3)]
+    endpoints, addresses = stack._endpoints(), {status.service: status.address for status in stack.status()}
+    assert [*addresses] == [*names, "minio"]
+    assert [*addresses.values()] == f"{endpoints.kafka},{endpoints.zookeeper},{endpoints.minio}".split(",")
     assert endpoints.kafka == "127.0.0.1:20001,127.0.0.1:19102,127.0.0.1:19112"
     assert endpoints.zookeeper == "127.0.0.1:12181,127.0.0.1:12191,127.0.0.1:12201"
     assert (endpoints.minio, endpoints.replication) == ("127.0.0.1:19000", 3)

@@ -338,17 +338,15 @@ def test_a_java_that_spark_supports_is_taken(tools, version):
     assert jars.require_java() == str(tools / "java")
 
 
-def test_java_home_comes_before_path_as_it_does_for_spark(tools, tmp_path, monkeypatch):
+def test_java_home_comes_before_path_as_it_does_for_spark_and_behind_a_wrapper_is_the_real_java(
+    tools, tmp_path, monkeypatch
+):
+    fit = java(tmp_path / "jdk" / "bin" / "java", "17")
+    program(tools / "java", f'exec {fit} "$@"')
+    assert jars.require_java() == str(fit)
     java(tools / "java", "11")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    fit = java(tmp_path / "jdk" / "bin" / "java", "17")
     assert jars.require_java() == str(fit)
-
-
-def test_behind_a_wrapper_the_real_java_is_named(tools, tmp_path):
-    real = java(tmp_path / "jdk" / "bin" / "java", "17")
-    program(tools / "java", f'exec {real} "$@"')
-    assert jars.require_java() == str(real)
 
 
 def test_a_missing_or_unfit_java_is_named_with_the_versions_that_fit(tools, tmp_path, monkeypatch):
@@ -407,25 +405,16 @@ def ivy(cache, tmp_path, monkeypatch):
     return repository
 
 
-def test_jars_are_fetched_once_and_taken_from_the_cache_afterwards(ivy, cache):
+def test_jars_are_fetched_once_those_of_flink_when_they_are_asked_for_and_damaged_ones_again(ivy, cache):
     assert jars.jars("spark") == [cache / "jars" / "spark" / "a-1.jar"]
     assert [jar.read_bytes() for jar in jars.jars("broker")] == [b"b"]
-    assert ivy.runs == [["spark", "broker"]]
     assert sorted(entry.name for entry in cache.iterdir()) == ["jars", "jars.lock"]
-
-
-def test_a_damaged_jar_in_the_cache_is_fetched_again(ivy):
-    jar = jars.jars("spark")[0]
-    jar.write_bytes(b"damaged")
-    assert jars.jars("spark")[0].read_bytes() == b"a"
-    assert len(ivy.runs) == 2
-
-
-def test_flinks_jars_are_fetched_when_they_are_asked_for_and_alone(ivy, cache):
-    jars.jars("broker")
     assert not (cache / "jars" / "flink").exists()
     assert jars.jars("flink") == [cache / "jars" / "flink" / "c-1.jar"]
     assert ivy.runs == [["spark", "broker"], ["flink"]]
+    (cache / "jars" / "spark" / "a-1.jar").write_bytes(b"damaged")
+    assert jars.jars("spark")[0].read_bytes() == b"a"
+    assert len(ivy.runs) == 3
 
 
 def test_a_fetched_jar_with_another_checksum_is_refused_and_nothing_is_kept(ivy, cache):

@@ -70,29 +70,24 @@ def feed(monkeypatch, inputs):
     monkeypatch.setattr(JsonProcess, "check", lambda injector: None)
     config = {"workload": "keycount", "parameters": {}, "frame_ms": 20}
     shares = inputs.shares([SourceLoad(100.0, (), 2), SourceLoad(1.0)])
-    return Feed(
-        (
-            GeneratorConfig(topic=each.topic, source=each.source.name, rate=load.rate, partitions=own, **config),
-            [each.first + partition for partition in own],
-        )
+    configs = [
+        GeneratorConfig(topic=each.topic, source=each.source.name, rate=load.rate, partitions=own, **config)
         for each, load, own in shares
-    )
-
-
-def report(events, due):
-    return SoFar(events, due)
+    ]
+    routers = ([each.first + partition for partition in own] for each, _, own in shares)
+    return Feed(zip(configs, routers, strict=True))
 
 
 def test_a_second_is_told_of_when_all_have_told_of_it(feed):
     one, two, other = feed.injectors
-    one.say(report(10, 5))
-    two.say(report(20, 10))
-    one.say(report(30, 15))
+    one.say(SoFar(10, 5))
+    two.say(SoFar(20, 10))
+    one.say(SoFar(30, 15))
     assert not feed.progress and feed.sent == 50
-    other.say(report(1, 1))
+    other.say(SoFar(1, 1))
     assert [(each.events, each.due) for each in feed.progress] == [(51, 26)]
-    two.say(report(40, 20))
-    other.say(report(2, 2))
+    two.say(SoFar(40, 20))
+    other.say(SoFar(2, 2))
     assert [(each.events, each.due) for each in feed.progress] == [(51, 26), (72, 37)]
 
 
