@@ -638,13 +638,9 @@ def test_each_service_and_the_rights_have_a_test_pod():
 NAMES = (
     *("lab.store.bucket", "minio.bucket", "lab.store.existingSecret.name", "minio.existingSecret.name"),
     *("lab.redisAccess.existingSecret.name", "redis.existingSecret.name", "lab.jupyter.existingSecret.name"),
-    *("lab.serviceAccounts.driver", "lab.serviceAccounts.executor", "global.image.pullSecrets[0]"),
-    *(
-        "lab.flight.tlsSecret",
-        "lab.kafkaAccess.authoritySecret.name",
-        "lab.control.existingSecret.name",
-        "minio.persistence.storageClass",
-    ),
+    *("lab.serviceAccounts.driver", "lab.serviceAccounts.executor", "lab.flight.tlsSecret"),
+    *("lab.kafkaAccess.authoritySecret.name", "lab.control.existingSecret.name", "minio.persistence.storageClass"),
+    "global.image.pullSecrets[0]",
 )
 
 
