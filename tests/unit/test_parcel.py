@@ -58,17 +58,18 @@ def thirds(strategy, snapshot, log):
 # -- strategies --------------------------------------------------------------------------------------------------------
 
 
-def test_a_function_of_a_cell_is_a_strategy_with_its_name_and_its_settings():
-    made = strategy(source="a test", unit="bin", bins=2)(thirds)
-    assert strategies.get("thirds") is made
-    assert (made.summary, made.source, made.bins) == ("Up to three units in each step", "a test", 2)
-    check_strategy(made)
+WITH_SETTINGS = strategy(source="a test", unit="bin", bins=2)
 
 
-def test_the_decorator_needs_no_parentheses():
-    made = strategy(thirds)
+@pytest.mark.parametrize(
+    ("decorator", "source", "bins"),
+    [(strategy, "a notebook", 1), (WITH_SETTINGS, "a test", 2)],
+    ids=["alone", "called"],
+)
+def test_a_function_of_a_cell_is_a_strategy_with_its_name_and_its_settings(decorator, source, bins):
+    made = decorator(thirds)
     assert strategies.get("thirds") is made
-    assert (made.source, made.bins) == ("a notebook", 1)
+    assert (made.summary, made.source, made.bins) == ("Up to three units in each step", source, bins)
     check_strategy(made)
 
 

@@ -45,15 +45,6 @@ def answered(found):
     return int(answer.split()[1])
 
 
-@pytest.mark.parametrize(
-    "body", [b"Content-Length: 1000000000\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"]
-)
-def test_who_has_no_token_gets_an_answer_before_the_body_is_there(address, body):
-    with connection(address) as stranger:
-        stranger.sendall(b"POST /here HTTP/1.1\r\nHost: x\r\n" + body)
-        assert answered(stranger) == 401
-
-
 @pytest.mark.parametrize("before", [b"", ASKED], ids=["at first", "after an answer"])
 def test_who_does_not_finish_a_question_is_sent_away(address, before, monkeypatch):
     monkeypatch.setattr(servers, "HEAD_S", 2.0 if before else 0.3)  # in which the first question has to come

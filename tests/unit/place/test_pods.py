@@ -109,12 +109,6 @@ def test_executors_that_end_one_after_the_other_are_given_up_long_before_time_is
     assert clock.now < 60
 
 
-def test_a_container_that_is_only_being_made_is_no_trouble(cluster, clock):
-    made, found = cluster
-    found.append(pod("exec-1", container_statuses=not_started("ContainerCreating")))
-    made.await_executors("app", lambda: 2 * (clock.now > 100), lambda line: None)
-
-
 def test_executors_that_never_come_are_given_up_with_the_last_word_of_a_pod(cluster, clock):
     made, found = cluster
     found.append(UNSCHEDULED)

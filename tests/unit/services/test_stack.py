@@ -44,6 +44,12 @@ def until(condition: Callable[[], object]) -> None:
     assert wait_until(condition, DEADLINE_S, 0.02), "waited in vain"
 
 
+def refuse_lock(path: Path, words: str = "", error: type[Exception] = ServiceUnavailable, **how: object) -> None:
+    how = {"say": silent, "deadline_s": 0} | how
+    with pytest.raises(error, match=words), folders.locked(path, "the build", **how):
+        pytest.fail("it is locked")
+
+
 def program(path: Path, script: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -94,20 +100,11 @@ def test_a_full_disk_is_named_with_what_is_free_and_needed_before_anything_is_st
 
 
 def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path):
-    said: list[str] = []
     with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=1):
-        with (
-            pytest.raises(ServiceUnavailable, match=rf"the build is still busy in process {os.getpid()}"),
-            folders.locked(tmp_path / "lock", "the build", said.append, deadline_s=0),
-        ):
-            pytest.fail("two hold the lock")
+        refuse_lock(tmp_path / "lock", rf"the build is still busy in process {os.getpid()}")
         cancel = threading.Event()
         cancel.set()
-        with (
-            pytest.raises(Cancelled),
-            folders.locked(tmp_path / "lock", "the build", said.append, deadline_s=60, cancel=cancel),
-        ):
-            pytest.fail("two hold the lock")
+        refuse_lock(tmp_path / "lock", error=Cancelled, deadline_s=60, cancel=cancel)
     with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0):
         pass  # free again
 
@@ -127,32 +124,20 @@ def test_on_a_full_disk_services_are_stopped_all_the_same(tmp_path, launched, fu
     full()
     stack.down(wipe=True)
     assert not _alive(process.pid)
-    with (
-        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0),
-        pytest.raises(ServiceUnavailable, match="the build is still busy in process"),
-        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0),
-    ):
-        pytest.fail("two hold the lock")
+    with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0):
+        refuse_lock(tmp_path / "lock", "the build is still busy in process")
 
 
 def test_what_cannot_be_locked_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "lock"):
-        with (
-            pytest.raises(ServiceUnavailable, match=f"^cannot lock {re.escape(str(path))}: (Is|Not|File) "),
-            folders.locked(path, "the build", silent, deadline_s=0),
-        ):
-            pytest.fail("it is locked")
+        refuse_lock(path, f"^cannot lock {re.escape(str(path))}: (Is|Not|File) ")
 
     def none(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(folders.fcntl, "flock", none)
-    with (
-        pytest.raises(ServiceUnavailable, match="lock: No locks available; "),
-        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=60),
-    ):
-        pytest.fail("it is locked")
+    refuse_lock(tmp_path / "lock", "lock: No locks available; ", deadline_s=60)
 
 
 # Processes
@@ -745,8 +730,7 @@ def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_an
     stack.up()
 
     def require():
-        with pytest.raises(ServiceUnavailable), folders.locked(tmp_path / "lock", "a run", silent, 0.0):
-            pytest.fail("a run begins to use them")
+        refuse_lock(tmp_path / "lock")  # for a run that would begin to use them
         raise BadInput("a run uses them")
 
     with pytest.raises(BadInput, match="a run uses them"):
