@@ -7,7 +7,6 @@ from pyspark import SparkContext
 
 from keyshift.experiment.commands import Cancel, MoveBy, Scale
 from keyshift.experiment.live_spec import live_spec
-from keyshift.lab.scripts.highest_rate import RateSearch
 from keyshift.planner import strategies
 from keyshift.waiting import wait_until
 from small_run import SMALL_LIVE, at_night, good, spec
@@ -77,14 +76,6 @@ def check_migrations(lab, manifest, number):
     assert decisions["reason"].str.len().min() > 0
 
 
-@pytest.mark.nightly("half a minute each; requests of the harness overlap without Spark")
-@pytest.mark.parametrize("strategy", ["meces", "chunked", "lazy"])
-def test_requests_that_overlap_replace_what_has_not_begun(lab, strategy):
-    run = spec(strategy=strategy, seconds=8.0, then_slots="1,4", gap_s=0.05, on_overlap="replace", size=None)
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
-
-
 def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
     job = lab.start(live_spec(SMALL_LIVE | {"key_groups": 256, "slots": 2, "slots_max": 4, "strategy": "fluid"}))
     job.do(Scale(slots=4))
@@ -103,28 +94,6 @@ def test_each_stage_has_slots_of_its_own_that_share_processes_and_one_of_them_is
     migration, start = lab.store.get_table(manifest.run_id, "migration"), run.start("counter")
     assert {move.unit for move in start.moves_to(run.target(start))} == set(migration["unit"])
     assert (set(migration["source"]), set(migration["destination"]), set(migration["stage"])) == ({2}, {0, 1}, {1})
-
-
-@pytest.mark.nightly("a minute; tests/unit/lab/scripts has the same search in a job without Spark")
-def test_rates_are_tried_in_one_job_whose_verdict_is_of_all_of_them(lab):
-    """The work of an event alone takes longer than there is time for at the first rate, and at half of that."""
-    chain = {"workload": "chain", "chain": "map", "routers": 1, "slots": 1, "stage_work_us": "map:2500"}
-    search = RateSearch(bisections=0)
-    given = spec(**chain, trigger="none", trigger_s=0, rate=1000.0, seconds=2.0, catch_up_s=600.0)
-    manifest = good(lab.run(given, search.script))
-    assert [(tried.rate, tried.burst.sustained) for tried in search.tried[:4]] == [
-        *((1000.0, False), (1000.0, False), (500.0, False), (500.0, False)),
-    ]
-    assert search.highest in (0.0, 250.0)
-    assert any(note.startswith("the rate was searched") for note in manifest.notes)
-    assert manifest.summary.events == manifest.summary.results_due > 1000
-
-
-@pytest.mark.nightly("half a minute; slots of the harness have little room without Spark")
-def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_none(lab):
-    run = spec(strategy="pause_resume", queue_bytes=1 << 16, rate=8000.0, state_bytes=4096)
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
 
 
 def test_slots_that_work_in_turns_hand_over_what_waits_and_every_snapshot_is_right(lab):
