@@ -213,9 +213,7 @@ def test_a_job_with_replicas_moves_masks_a_death_and_stops_with_its_verdict(keys
 
 @pytest.mark.nightly("three minutes; the harness resumes two replicas without Spark, and tests/unit/control all else")
 @pytest.mark.parametrize(("ordering", "damaged"), [("live_robin", False), ("kazoo", False), ("live_robin", True)])
-def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_since(
-    keyshift, session_stack, ordering, damaged
-):
+def test_another_process_goes_on_with_replicas_whose_state_has_moved_since(keyshift, session_stack, ordering, damaged):
     row = begun(keyshift, [*REPLICATED, f"ordering={ordering}", "snapshot_s=8"])
     endpoints, job = session_stack.endpoints(), Jobs(session_stack.home).read(row["job"])
 
@@ -261,9 +259,7 @@ def ended(process):
 
 
 @pytest.mark.nightly("five minutes; the harness pauses drivers without Spark")
-def test_a_driver_that_stood_while_another_one_took_its_job_ends_with_one_line_and_deletes_nothing(
-    keyshift, session_stack
-):
+def test_a_driver_that_stood_while_another_one_took_its_job_ends_and_deletes_nothing(keyshift, session_stack):
     """Its query and its generator go on while it stands."""
     row = begun(keyshift, SMALL)
     jobs, name, run = Jobs(session_stack.home), row["job"], row["run"]

@@ -341,9 +341,7 @@ def test_a_collector_whose_parent_goes_away_still_writes_its_file_and_ends(stack
     assert table.schema.names == [*RESULTS.names, *where]
 
 
-def test_of_replicas_first_copies_count_a_difference_is_said_and_markers_say_whose_they_are(
-    stack, start, topic, tmp_path
-):
+def test_of_replicas_first_copies_count_differences_are_said_and_markers_are_known(stack, start, topic, tmp_path):
     topics, output = [topic(SLOTS), topic(SLOTS)], tmp_path / "results.parquet"
     config = common(topics[0]) | {"others": [asdict(topics[1])], "output": str(output)}
     collector = start("collector", config)
@@ -389,9 +387,7 @@ def test_of_replicas_first_copies_count_a_difference_is_said_and_markers_say_who
     ],
     ids=["unknown workload", "impossible parameter", "unknown field", "no topic"],
 )
-def test_a_configuration_that_cannot_work_ends_the_process_with_one_line(
-    stack, start, topic, tmp_path, process_name, change, words
-):
+def test_what_cannot_work_ends_the_process_with_one_line(stack, start, topic, tmp_path, process_name, change, words):
     events_topic = topic(ROUTERS)
     configs = {
         "generator": generator_config(events_topic),

@@ -241,9 +241,7 @@ def test_a_file_can_be_added_later_but_not_in_place_of_a_table(store):
         (lambda raw: raw[:100], "is not JSON"),
     ],
 )
-def test_a_manifest_that_cannot_be_read_is_refused_and_does_not_hide_the_others(
-    store, keys, stack, prefix, spoil, message
-):
+def test_a_manifest_that_cannot_be_read_is_refused_and_hides_no_others(store, keys, stack, prefix, spoil, message):
     bad, fine = (store.put_run(run(number), TABLES).run_id for number in (1, 0))
     name = f"{prefix}/{bad}/manifest.json"
     content = spoil(store.get_file(bad, "manifest.json"))

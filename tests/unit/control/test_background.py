@@ -397,9 +397,7 @@ def test_a_migration_is_waited_for_while_somebody_else_stops_the_job(monkeypatch
         (("stopping", None, "incomplete: it was taken back"), "is incomplete: it was taken back"),
     ],
 )
-def test_a_migration_that_does_not_come_to_its_end_is_said_to_have_failed_and_what_became_of_the_job(
-    monkeypatch, last, words
-):
+def test_a_migration_that_does_not_come_to_its_end_has_failed_and_it_is_said_why(monkeypatch, last, words):
     client, migration = told_of_moving(monkeypatch, ("stopping", None, "under way"), last)
     with pytest.raises(MigrationFailed) as failed:
         moved(client, migration, silent)

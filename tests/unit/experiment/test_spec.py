@@ -60,9 +60,7 @@ def test_a_file_that_a_workload_cannot_read_is_refused_before_anything_is_starte
 
 
 @pytest.mark.parametrize(("workload", "name"), [("wordcount", "text"), ("stock", "tape")])
-def test_a_file_is_read_from_where_it_was_when_the_spec_was_made_and_results_do_not_say_where(
-    tmp_path, monkeypatch, workload, name
-):
+def test_a_file_is_read_from_where_it_was_at_first_and_results_do_not_say_where(tmp_path, monkeypatch, workload, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("7|A||10.25|0|400|600001|B\n")

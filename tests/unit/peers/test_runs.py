@@ -61,9 +61,7 @@ def test_a_run_that_was_judged_is_stored_though_a_service_is_away_when_it_is_tid
     assert said == ["cleaning up: job (ServiceUnavailable: Kafka is away)"]
 
 
-def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others_and_metrics_are_written(
-    recorded, tmp_path, monkeypatch
-):
+def test_what_services_take_is_not_taken_for_that_of_others_and_metrics_are_written(recorded, tmp_path, monkeypatch):
     around, written = [], []
     monkeypatch.setattr(runs, "written", lambda *given: written.append(given))
 

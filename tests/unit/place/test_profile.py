@@ -61,9 +61,7 @@ def test_a_profile_that_is_used_is_known_to_what_is_started_from_here(write, mon
     assert load_profile().spark.image == "keyshift:1"
 
 
-def test_a_profile_is_found_in_whatever_folder_a_process_is_and_so_are_the_files_that_it_names(
-    write, keys, monkeypatch, tmp_path
-):
+def test_a_profile_is_found_in_whatever_folder_one_is_and_so_are_its_files(write, keys, monkeypatch, tmp_path):
     (tmp_path / "tls.crt").write_text(CERTIFICATE)
     (tmp_path / "tls.key").write_text(KEY)
     files = "spark: {flight_certificate: tls.crt, flight_key: ./tls.key, pod_template: pods/a.yaml}"

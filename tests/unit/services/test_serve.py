@@ -270,9 +270,7 @@ def test_zookeeper_started_this_way_answers_and_ends_on_the_signal(tmp_path):
             asked.check(port)
 
 
-def test_redis_started_this_way_asks_for_the_password_keeps_nothing_on_disk_and_ends_on_the_signal(
-    tmp_path, monkeypatch
-):
+def test_redis_started_this_way_asks_for_the_password_keeps_nothing_and_ends_on_the_signal(tmp_path, monkeypatch):
     password, log = "a \"b' #\\ü", tmp_path / "redis.log"
     monkeypatch.setenv(PASSWORD, password)
     with started(log, "redis", "--memory-mib", "64") as (server, port):

@@ -323,9 +323,7 @@ def test_a_java_that_spark_supports_is_taken(tools, version):
     assert jars.require_java() == str(tools / "java")
 
 
-def test_java_home_comes_before_path_as_it_does_for_spark_and_behind_a_wrapper_is_the_real_java(
-    tools, tmp_path, monkeypatch
-):
+def test_java_home_comes_before_path_and_behind_a_wrapper_is_the_real_java(tools, tmp_path, monkeypatch):
     fit = java(tmp_path / "jdk" / "bin" / "java", "17")
     program(tools / "java", f'exec {fit} "$@"')
     assert jars.require_java() == str(fit)
@@ -608,9 +606,7 @@ def test_a_service_for_which_no_port_is_free_is_named(tmp_path, monkeypatch):
         ({"kafka": 65535}, {}, [65535, 19103, 19094, 19095]),
     ],
 )
-def test_the_port_of_a_relay_goes_with_that_of_clients_as_far_as_there_are_ports(
-    tmp_path, monkeypatch, wanted, last, ports
-):
+def test_the_port_of_a_relay_goes_with_that_of_clients_if_there_is_one(tmp_path, monkeypatch, wanted, last, ports):
     """Nobody listens there as long as no run has a relay: it would be that of another stack, too."""
     monkeypatch.setattr("keyshift.services.embedded.is_free", lambda port: port not in (19092, 19093))
     (tmp_path / "ports.json").write_text(json.dumps(last))

@@ -207,9 +207,7 @@ def test_results_of_replicas_are_read_as_one_log_of_first_copies_or_as_that_of_o
     assert two.results(1)["log_offset"].tolist() == [100, 101]
 
 
-def test_topics_are_waited_for_until_they_are_silent_all_at_once_and_results_are_among_those_of_replicas(
-    monkeypatch, tmp_path
-):
+def test_all_topics_are_waited_for_at_once_until_they_are_silent_those_of_replicas_too(monkeypatch, tmp_path):
     together = threading.Barrier(3)
     monkeypatch.setattr(Topic, "await_silence", lambda topic, frame_ms: together.wait(60))
     two = Traffic(KeyCount(), [Topic("k:1", "e")], Topic("k:1", "r0"), tmp_path / "r", others=[Topic("k:1", "r1")])
