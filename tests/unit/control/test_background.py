@@ -170,9 +170,7 @@ def test_a_job_is_what_it_was_when_a_process_was_killed_that_never_got_hold_of_i
 
 
 @pytest.mark.parametrize(("host", "why", "its_own"), [("", "it was interrupted", True), ("there", "", False)])
-def test_a_job_is_its_processs_again_if_one_that_was_to_go_on_with_it_has_ended_and_cannot_live_elsewhere(
-    jobs, gone, host, why, its_own
-):
+def test_a_job_is_its_processs_again_if_one_that_was_to_go_on_with_it_has_ended(jobs, gone, host, why, its_own):
     before = file_of("one", entry="ab")
     other = file_of("one", gone, entry="ab", before=before, host=host, why=why)
     jobs.write(other)

@@ -73,9 +73,7 @@ def second(number, results):
     return SecondDone(Second(number, results, 1.0, 2.0), {1: results}, {1: Latencies(10.0 * number, (results, 0))})
 
 
-def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_day_longer_than_the_load_or_for_ever(
-    traffic, collector, topics
-):
+def test_processes_end_without_the_topics_which_are_kept_a_day_or_for_ever(traffic, collector, topics):
     traffic.lasts_s = 3600.0
     traffic.open()
     traffic.for_ever = True
