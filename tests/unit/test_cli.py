@@ -144,12 +144,14 @@ def plan(*arguments, home):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_plan_is_one_json_line_per_step(tmp_path):
+def test_a_plan_is_one_json_line_per_step_and_a_later_phase_has_one_of_its_own(tmp_path):
     steps = plan("--strategy", "matched", "--groups", "8", "--from", "1", "--to", "3", home=tmp_path)
     assert steps == [
         {"step": number, "moves": [{"unit": unit, "source": 0, "destination": destination}]}
         for number, (unit, destination) in enumerate([(3, 1), (4, 1), (5, 1), (6, 2), (7, 2)])
     ]
+    arguments = ["--strategy", "spacker_dynamic", "--groups", "64", "--from", "2", "--to", "4"]
+    assert [len(plan(*arguments, "--phase", phase, home=tmp_path)) for phase in ("0", "1")] == [1, 2]
 
 
 @pytest.mark.parametrize("strategy", strategies.names())
@@ -167,11 +169,6 @@ def test_settings_change_the_plan_and_why_gives_the_reasons(tmp_path):
     reasons = plan(*arguments, "--why", home=tmp_path)
     assert [(row["unit"], row["step"]) for row in reasons] == [(4, 0), (5, 0), (6, 0), (7, 1)]
     assert reasons[0]["reason"].startswith("place 1 of 4 by heat")
-
-
-def test_a_later_phase_has_a_plan_of_its_own(tmp_path):
-    arguments = ["--strategy", "spacker_dynamic", "--groups", "64", "--from", "2", "--to", "4"]
-    assert [len(plan(*arguments, "--phase", phase, home=tmp_path)) for phase in ("0", "1")] == [1, 2]
 
 
 def test_planning_loads_no_engine_no_client_and_no_table(tmp_path):

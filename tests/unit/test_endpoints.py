@@ -8,9 +8,17 @@ from keyshift.endpoints import OPEN, Endpoints, SignIn
 SECURITY = "org.apache.kafka.common.security"
 
 
-def test_a_kafka_that_asks_nobody_is_reached_as_ever():
+def test_a_kafka_that_asks_nobody_is_reached_as_ever_and_with_tls_the_broker_has_to_prove_who_it_is():
     assert OPEN.client() == {"security_protocol": "PLAINTEXT"}
     assert OPEN.options() == {"kafka.security.protocol": "PLAINTEXT"}
+    system = SignIn(tls=True)
+    assert system.options() == {"kafka.security.protocol": "SSL"}
+    assert system.client()["ssl_context"].verify_mode == ssl.CERT_REQUIRED
+    own = SignIn("PLAIN", "lab", "b", tls=True, authority=CERTIFICATE)
+    assert own.client()["security_protocol"] == own.options()["kafka.security.protocol"] == "SASL_SSL"
+    assert own.client()["ssl_context"].get_ca_certs()[0]["subject"] == ((("commonName", "keyshift"),),)
+    assert own.options()["kafka.ssl.truststore.type"] == "PEM"
+    assert own.options()["kafka.ssl.truststore.certificates"] == CERTIFICATE
 
 
 @pytest.mark.parametrize(
@@ -29,17 +37,6 @@ def test_both_clients_are_told_the_same(mechanism, module):
         "kafka.sasl.mechanism": mechanism,
         "kafka.sasl.jaas.config": f'{SECURITY}.{module} required username="lab" password="a\\"b\\\\c";',
     }
-
-
-def test_with_tls_the_broker_has_to_prove_who_it_is():
-    system = SignIn(tls=True)
-    assert system.options() == {"kafka.security.protocol": "SSL"}
-    assert system.client()["ssl_context"].verify_mode == ssl.CERT_REQUIRED
-    own = SignIn("PLAIN", "lab", "b", tls=True, authority=CERTIFICATE)
-    assert own.client()["security_protocol"] == own.options()["kafka.security.protocol"] == "SASL_SSL"
-    assert own.client()["ssl_context"].get_ca_certs()[0]["subject"] == ((("commonName", "keyshift"),),)
-    assert own.options()["kafka.ssl.truststore.type"] == "PEM"
-    assert own.options()["kafka.ssl.truststore.certificates"] == CERTIFICATE
 
 
 def test_what_opens_a_door_is_not_shown():

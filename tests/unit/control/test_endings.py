@@ -702,15 +702,14 @@ def test_of_a_start_and_resumes_at_the_same_time_one_has_the_job(world):
     assert '"verdict": "ok"' in command("job", "stop", NAME)
 
 
-def test_a_job_that_runs_is_not_forgotten(world):
+def test_a_job_that_runs_is_not_forgotten_and_of_one_that_has_ended_nothing_runs_on_and_a_stop_deletes_nothing(world):
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
     started()
     assert f"`keyshift job stop {NAME}` ends it" in command("job", "forget", NAME)
     assert (world.made, client().status()["state"]) == (PARTS, "running")
-
-
-def test_to_stop_a_job_that_has_ended_deletes_nothing(world):
-    started()
     sent(signal.SIGTERM)
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert [child for child in left if child.status() != "zombie"] == []
     assert f"`keyshift resume {NAME}` goes on with it" in command("job", "stop", NAME)
     assert Jobs().journal(NAME).read() is not None and world.made == PARTS
 
@@ -735,11 +734,3 @@ def test_temporary_files_of_a_job_that_runs_elsewhere_stay(world, tmp_path):
     world.unset("elsewhere")
     command("resume", NAME)
     assert not work.exists(), "by then they are nobody's"
-
-
-def test_nothing_of_a_job_that_has_ended_runs_on(world):
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    started()
-    sent(signal.SIGTERM)
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    assert [child for child in left if child.status() != "zombie"] == []

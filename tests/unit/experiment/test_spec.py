@@ -30,20 +30,14 @@ from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.windowcount import WindowCount
 
 
-def test_a_parameter_goes_to_the_part_that_declares_it():
+def test_a_parameter_goes_to_the_part_that_declares_it_the_strategy_and_the_workload_too():
     spec = make_spec({"rate": 10.0, "slots": 3, "trigger": "shuffle", "keys": 77, "size": None, "deadline_s": 5})
     assert (spec.run.rate, spec.job.slots, spec.scenario.trigger) == (10.0, 3, "shuffle")
     assert (spec.workload.keys, spec.job.deadline_s) == (77, 5)
     assert make_spec({"workload.keys": 77, "run.rate": 10.0}) == make_spec({"keys": 77, "rate": 10.0})
-
-
-def test_the_settings_of_a_strategy_can_be_changed_one_by_one():
     assert make_spec({"strategy": "chunked", "size": 3}).point().size == 3
     assert make_spec({"strategy": "meces", "bins": 4}).workload.model_dump()["bins"] == 4
     assert make_spec({"strategy": "fluid"}).point() == strategies.get("fluid")
-
-
-def test_a_workload_has_parameters_of_its_own_beside_those_of_all():
     given = {"window_ms": 250, "delay_ms": 0, "late_share": 0.5, "idle_ms": 100, "keys": 50}
     workload = make_spec({"workload": "windowcount"} | given).workload
     assert workload.model_dump().items() >= given.items()

@@ -101,7 +101,7 @@ STOP = {("POST", "/jobs/j/stop"): [{"request-id": "t"}]}
 MADE = ("GET", "/jobs/j/savepoints/t")
 
 
-def test_a_stop_waits_for_its_savepoint_and_knows_its_size(client, tmp_path):
+def test_a_stop_waits_for_its_savepoint_and_knows_its_size_and_one_that_fails_says_why(client, tmp_path):
     asked: list = []
     (tmp_path / "savepoint-j-1").mkdir()
     (tmp_path / "savepoint-j-1" / "_metadata").write_bytes(b"x" * 300)
@@ -114,9 +114,6 @@ def test_a_stop_waits_for_its_savepoint_and_knows_its_size(client, tmp_path):
         flink.remove_savepoints()
         assert flink.size(savepoint) == 0 and not (tmp_path / "savepoint-j-1").exists()
     assert len(asked) == 4 and b'"drain":false' in asked[0][2] and tmp_path.as_uri().encode() in asked[0][2]
-
-
-def test_a_savepoint_that_fails_says_why(client):
     failed = {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": {"stack-trace": TRACE}}}
     with pytest.raises(ServiceUnavailable, match=r"stopped with a savepoint: java\.lang\.G: inner"):
         client(STOP | {MADE: [failed]}, []).stop("j")
@@ -137,7 +134,7 @@ RESCALING = {
 HISTORY = [{"id": number, "trigger_timestamp": 1000 * number, "state_size": 100 * number} for number in (6, 5)]
 
 
-def test_a_running_job_is_rescaled_when_all_its_tasks_are_as_many_as_wanted(client):
+def test_a_running_job_is_rescaled_when_all_its_tasks_are_as_many_and_one_that_began_anew_was_not(client):
     asked: list = []
     told = {"latest": {"restored": {"id": 5}}, "history": HISTORY}
     flink = client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}, asked)
@@ -145,9 +142,6 @@ def test_a_running_job_is_rescaled_when_all_its_tasks_are_as_many_as_wanted(clie
     [(_, _, body)] = [each for each in asked if each[0] == "PUT"]
     assert json.loads(body) == {name: {"parallelism": {"lowerBound": 1, "upperBound": 4}} for name in "ab"}
     assert [path for _, path, _ in asked].count("/jobs/j") == 3
-
-
-def test_a_job_that_began_anew_was_not_rescaled(client):
     told = {"latest": {"restored": None}, "history": []}
     with pytest.raises(ServiceUnavailable, match="begun anew, as it had no complete checkpoint"):
         client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}, []).rescale("j", 4, 60)

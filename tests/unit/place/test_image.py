@@ -182,13 +182,10 @@ def test_the_driver_of_the_operator_may_have_executors_reach_them_and_read_kafka
 # --- the entry point
 
 
-def test_a_service_is_served_by_the_library(tmp_path):
+def test_a_service_is_served_by_the_library_and_anything_else_is_run_as_it_is(tmp_path):
     asked = entrypoint(tmp_path, "kafka", "--advertise", "here:1", "--data", "/data")
     assert asked.returncode == 2
     assert asked.stderr.startswith("keyshift: --advertise 'here:1' is not a host")
-
-
-def test_anything_else_is_run_as_it_is(tmp_path):
     asked = entrypoint(tmp_path, "printf", "%s|", "two words", "$HOME")
     assert (asked.returncode, asked.stdout) == (0, "two words|$HOME|")
     nothing = entrypoint(tmp_path)

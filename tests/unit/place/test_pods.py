@@ -211,13 +211,10 @@ def executors(asking):
     return lambda api: asking(api, pods.ExecutorPods, "app")
 
 
-def test_all_executors_of_an_application_are_deleted_and_their_end_is_waited_for(executors, clock):
+def test_all_executors_of_an_application_are_deleted_and_those_that_do_not_go_are_told_of(executors, clock):
     api = Api(executor(1), executor(2), slow=3)
     executors(api).delete()
     assert api.asked == [("exec-1", 1), ("exec-2", 1)] and api.slow == 0
-
-
-def test_executors_that_do_not_go_are_told_of(executors, clock):
     with pytest.raises(ServiceUnavailable, match="executors of app were deleted, and are there after 30 s"):
         executors(Api(executor(1), slow=10**9)).delete()
 

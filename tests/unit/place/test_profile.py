@@ -43,22 +43,19 @@ def test_unless_it_is_on_a_cluster_everything_is_on_this_machine(name):
     assert profile.spark.options() == sockets("/tmp")
 
 
-def test_the_environment_names_a_profile_and_an_argument_wins_over_it(write, monkeypatch):
+def test_the_environment_names_a_profile_an_argument_wins_and_one_that_is_used_is_known_to_others(write, monkeypatch):
     monkeypatch.setenv(VARIABLE, write(SERVICES + SPARK))
     assert load_profile().spark.on_kubernetes
     assert not load_profile("local").spark.on_kubernetes
+    monkeypatch.setenv(VARIABLE, "local")
+    use_profile(write(SERVICES + SPARK))
+    assert load_profile().spark.image == "keyshift:1"
 
 
 @pytest.mark.usefixtures("ascii_locale")
 def test_a_profile_is_the_same_in_every_locale(tmp_path):
     (tmp_path / "profile.yaml").write_bytes("spark: {master: local, conf: {spark.app.name: Größe}}".encode())
     assert load_profile(str(tmp_path / "profile.yaml")).spark.conf == {"spark.app.name": "Größe"}
-
-
-def test_a_profile_that_is_used_is_known_to_what_is_started_from_here(write, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "local")
-    use_profile(write(SERVICES + SPARK))
-    assert load_profile().spark.image == "keyshift:1"
 
 
 def test_a_profile_is_found_in_whatever_folder_one_is_and_so_are_its_files(write, keys, monkeypatch, tmp_path):

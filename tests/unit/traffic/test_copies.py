@@ -145,14 +145,11 @@ def test_who_keeps_up_does_so_in_all_slots_since_it_was_late_last():
     assert chains.standings()[1] == Standing(9100, 9000)
 
 
-def test_whoever_is_known_first_may_have_been_later():
+def test_whoever_is_known_first_may_have_been_later_and_who_differs_does_not_keep_up():
     chains = Chains(near_us=300)
     tell(chains, 0, 0, (1,), 500)
     tell(chains, 1, 0, (1,), 0)
     assert chains.standings() == {1: Standing(1000, 1000)}
-
-
-def test_who_differs_does_not_keep_up():
     chains = Chains(near_us=300)
     tell(chains, 0, 0, range(5), 0)
     tell(chains, 1, 0, range(2), 0)

@@ -139,16 +139,13 @@ def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traf
     assert sum(map(len, traffic._markers.values())) < 20
 
 
-def test_input_that_kafka_has_removed_is_missed_aloud(traffic, monkeypatch):
+def test_input_that_kafka_has_removed_or_lost_is_missed_before_other_events_come_in_its_place(traffic, monkeypatch):
     monkeypatch.setattr(Topic, "extents", lambda topic: {0: (0, 9), 1: (500, 600)})
     traffic.require_input({0: 3, 1: 500})
     with pytest.raises(NotThere, match=r"begins at offset 500 of partition 1 by now, and the job has to begin at 499"):
         traffic.require_input({0: 3, 1: 499})
     with pytest.raises(NotThere, match="has to begin at 0: Kafka has removed what is before"):
         traffic.require_input({})
-
-
-def test_input_that_kafka_has_lost_is_missed_before_other_events_come_in_its_place(traffic, monkeypatch):
     monkeypatch.setattr(Topic, "extents", lambda topic: {0: (0, 9500), 1: (0, 10)})
     traffic.require_input({0: 9500, 1: 10})
     with pytest.raises(NotThere, match=r"ends at offset 9500 of partition 0, and .* read up to 10000: Kafka has"):
