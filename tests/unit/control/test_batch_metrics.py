@@ -64,18 +64,13 @@ def test_a_scrape_tells_what_is_done_failed_and_left_with_verdicts_and_seconds(m
         scrape(port)
 
 
-def test_batches_that_wait_are_there_beside_that_under_way(made, tmp_path):
+def test_batches_that_wait_and_what_runs_have_written_are_told_beside_the_batch_under_way(made, tmp_path):
     metrics = BatchMetrics(tmp_path)
     metrics.seen(made, {})
     metrics.seen(prepared(tmp_path, name="other"), {})
     text = generate_latest(metrics).decode()
     assert 'keyshift_batch_remaining_executions{batch="small"} 4.0' in text
     assert 'keyshift_batch_remaining_executions{batch="other"} 1.0' in text
-
-
-def test_what_runs_under_way_have_written_is_told_beside_the_batch(made, tmp_path):
-    metrics = BatchMetrics(tmp_path)
-    metrics.seen(made, {})
     (tmp_path / "metrics").mkdir()
     with work_folder(tmp_path, "run-") as work:
         (tmp_path / "metrics" / f"{work.name}.prom").write_text('keyshift_run_results_rate{run="a"} 1234.0\n')
