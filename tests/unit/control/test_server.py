@@ -1,4 +1,4 @@
-"""The HTTP server as strangers meet it: who asks nothing is sent away, and who brings much is not listened to."""
+"""The HTTP server as strangers meet it: who asks nothing, or comes when too many have, is sent away."""
 
 import contextlib
 import socket
