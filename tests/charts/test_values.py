@@ -82,8 +82,7 @@ def test_a_service_is_one_replica_of_our_image_told_what_to_be(chart, arguments)
     spec = stateful(chart)["spec"]
     assert spec["replicas"] == 1
     (container,) = spec["template"]["spec"]["containers"]
-    assert container["args"] == arguments
-    assert container["image"] == f"keyshift:{APP_VERSION}"
+    assert (container["args"], container["image"]) == (arguments, f"keyshift:{APP_VERSION}")
     service = one(manifests(chart), "Service", spec["serviceName"])
     assert [port["port"] for port in service["spec"]["ports"]] == [int(arguments[arguments.index("--port") + 1])]
 
@@ -154,9 +153,7 @@ def test_a_service_lets_in_keyshift_and_whom_the_values_name_and_asks_only_for_n
     for case, more in ((None, 0), ("placed", 2)):
         (policy,) = kinds(manifests(chart, case), "NetworkPolicy").values()
         (entry,) = policy["spec"]["ingress"]
-        assert entry["from"][0] == ours
-        assert len(entry["from"]) == 1 + more
-        assert len(entry["ports"]) == 1
+        assert (entry["from"][0], len(entry["from"]), len(entry["ports"])) == (ours, 1 + more, 1)
         names, itself = policy["spec"]["egress"]
         assert {port["port"] for port in names["ports"]} == {53}
         assert itself["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == chart
@@ -354,8 +351,7 @@ def test_what_is_shown_of_jobs_names_the_pod_of_each_so_that_several_labs_are_to
 
 def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(loaded):
     raw, executor = profile_files(manifests("keyshift"))
-    assert set(raw) == {"services", "spark"}
-    assert set(raw["services"]) == set(ServicesProfile.model_fields)
+    assert (set(raw), set(raw["services"])) == ({"services", "spark"}, set(ServicesProfile.model_fields))
     of_the_image = {"python", "conf", "sockets"}  # or nobody's
     assert set(raw["spark"]) == set(SparkProfile.model_fields) - of_the_image
     writable = [mount["mountPath"] for mount in executor["spec"]["containers"][0]["volumeMounts"]]
@@ -545,8 +541,7 @@ def test_only_executors_reach_the_driver_and_only_driver_and_executors_reach_exe
         }
 
     assert roles(driver, 0) == {"executor"}
-    assert roles(executor, 0) == {"driver", "executor"}
-    assert len(executor["spec"]["ingress"]) == 1
+    assert (roles(executor, 0), len(executor["spec"]["ingress"])) == ({"driver", "executor"}, 1)
     assert driver["spec"]["ingress"][1]["ports"] == [{"port": 8888, "protocol": "TCP"}]  # those of extraFrom
     assert len(one(manifests("lab", "alone"), "NetworkPolicy", f"{RELEASE}-driver")["spec"]["ingress"]) == 1
 
@@ -557,8 +552,7 @@ def test_a_batch_is_a_job_or_with_a_schedule_a_cron_job_and_without_being_asked_
         assert (len(kinds(found, "Job")), len(kinds(found, "CronJob"))) == (jobs, crons)
         assert (f"{RELEASE}-lab-batch" in kinds(found, "ConfigMap")) is bool(jobs + crons)
     (cron,) = kinds(found, "CronJob").values()
-    assert cron["spec"]["schedule"] == "0 22 * * *"
-    assert cron["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0
+    assert (cron["spec"]["schedule"], cron["spec"]["jobTemplate"]["spec"]["backoffLimit"]) == ("0 22 * * *", 0)
     # Under a name of its own: otherwise what the first night has executed counts for all others. A pod that is tried
     # again has the same Job.
     (container,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]

@@ -166,8 +166,7 @@ def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def test_up_leaves_alone_what_runs_well(own_stack: Stack) -> None:
     before = pids(own_stack)
     assert all(before.values())
-    assert own_stack.up() == own_stack.endpoints()
-    assert pids(own_stack) == before
+    assert (own_stack.up(), pids(own_stack)) == (own_stack.endpoints(), before)
 
 
 def test_a_killed_service_is_named_and_the_next_up_brings_it_back_with_its_data(own_stack: Stack) -> None:
@@ -242,8 +241,7 @@ def test_a_port_taken_by_somebody_else_is_avoided_and_down_leaves_no_process(own
         assert all_run(own_stack)
     assert f"Kafka: port {port} is taken, using {second.kafka.split(':')[1]}" in said
     assert second.kafka != first.kafka
-    assert second.zookeeper == first.zookeeper
-    assert second.minio == first.minio
+    assert (second.zookeeper, second.minio) == (first.zookeeper, first.minio)
     assert Stack(own_stack.home).endpoints() == second  # another process finds them too
 
 

@@ -188,8 +188,7 @@ def test_what_a_cluster_needs_is_loaded_in_a_cluster_alone(tmp_path):
 
 def test_strategies_show_a_person_three_columns_and_a_script_the_whole_point(tmp_path):
     table = keyshift("strategies", home=tmp_path).stdout.splitlines()
-    assert table[0].split() == ["strategy", "what", "source"]
-    assert len(table) == 1 + len(strategies.names())
+    assert (table[0].split(), len(table)) == (["strategy", "what", "source"], 1 + len(strategies.names()))
     rows = [json.loads(line) for line in keyshift("strategies", "--json", home=tmp_path).stdout.splitlines()]
     meces = next(row for row in rows if row["strategy"] == "meces")
     assert meces["source"] == "Meces"
@@ -266,8 +265,7 @@ def test_a_tape_can_be_written_and_checked(tmp_path):
     with file.open("a") as more:
         more.write("1|A\n")
     bad = keyshift("tape", "check", str(file), home=tmp_path)
-    assert bad.returncode == 1
-    assert bad.stderr == f"line {facts['lines'] + 1} has 2 columns, expected 23\n"
+    assert (bad.returncode, bad.stderr) == (1, f"line {facts['lines'] + 1} has 2 columns, expected 23\n")
     again = keyshift("tape", "write", str(file), home=tmp_path)
     assert again.returncode == 2 and "File exists" in again.stderr
 

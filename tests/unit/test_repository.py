@@ -156,8 +156,7 @@ def test_a_notebook_has_readable_parameters_and_no_outputs_imports_from_the_publ
     """JupyterLab does not reach what is outside of its root, and the HTML of an execution is elsewhere."""
     found = nbformat.read(path, as_version=4)
     nbformat.validate(found)
-    assert output_problems(path) == []
-    assert parameter_problems(path) == []
+    assert (output_problems(path), parameter_problems(path)) == ([], [])
     words, code = ("\n".join(c.source for c in found.cells if c.cell_type == kind) for kind in ("markdown", "code"))
     assert re.findall(r"\]\((?!https?:|#)[^)]*\)", words) == []
     imported = {node.module for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom) and node.module}
@@ -191,8 +190,7 @@ def test_a_bad_parameters_line_is_found(tmp_path, source, problem):
 
 def test_a_missing_parameters_cell_and_a_left_output_are_found(tmp_path):
     path = notebook(tmp_path, nbformat.v4.new_code_cell("1 + 1", execution_count=3))
-    assert len(parameter_problems(path)) == 1
-    assert len(output_problems(path)) == 1
+    assert (len(parameter_problems(path)), len(output_problems(path))) == (1, 1)
 
 
 # --- sources
@@ -366,8 +364,7 @@ def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_pa
     ci, env = ["bash", str(tmp_path / ".ci/run")], os.environ | {"LC_ALL": "C"}  # bash complains of a missing locale
     run = subprocess.run(ci, cwd="/", env=env, capture_output=True, text=True, check=False)
     assert run.returncode != 0
-    assert run.stdout.splitlines()[-1] == "1 failed, 2 passed in 3s"
-    assert run.stderr == ""
+    assert (run.stdout.splitlines()[-1], run.stderr) == ("1 failed, 2 passed in 3s", "")
     (tmp_path / "Makefile").write_text("test:\n\t@echo '3 passed in 3s'\n")
     run = subprocess.run(ci, cwd="/", env=env, capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[-1] == "3 passed in 3s"

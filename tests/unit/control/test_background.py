@@ -382,8 +382,7 @@ def told_of_moving(monkeypatch, *looks):
 def test_a_migration_is_waited_for_while_somebody_else_stops_the_job(monkeypatch):
     looks = [("running", None, "under way"), *[("stopping", None, "under way")] * 2, ("stopping", None, "complete")]
     client, migration = told_of_moving(monkeypatch, *looks)
-    assert moved(client, migration, silent)["outcome"] == "complete"
-    assert client.status.call_count == len(looks)
+    assert (moved(client, migration, silent)["outcome"], client.status.call_count) == ("complete", len(looks))
 
 
 @pytest.mark.parametrize(

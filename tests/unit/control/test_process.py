@@ -54,8 +54,7 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
         before.decided(ending)
         before.ending = ending
         before.ended(mock.Mock(error=None, run_id="first", why="it died"))
-    assert jobs.journal(NAME).read().run_id == "second"
-    assert jobs.read(NAME).why == ""
+    assert (jobs.journal(NAME).read().run_id, jobs.read(NAME).why) == ("second", "")
     after.decided(Ending.STOPPED)
     assert jobs.journal(NAME).read() is None
 

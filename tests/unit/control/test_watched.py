@@ -86,8 +86,7 @@ def test_what_is_asked_reaches_the_job_and_what_is_seen_is_kept(job):
 def test_another_kernel_finds_the_job_that_runs(job):
     job.start(VALUES)
     other = WatchedJob()
-    assert other.how() == "job explore runs: keycount, fluid"
-    assert other.look()["state"] == "running"
+    assert (other.how(), other.look()["state"]) == ("job explore runs: keycount, fluid", "running")
     assert other.stop().run_id == job.live.run_id
 
 

@@ -109,8 +109,7 @@ def test_the_dockerfile_and_the_other_builder_make_the_same_container():
     assert dict(re.findall(r"(\w+)=(\S+)", " ".join(env))) == ENV
     assert stage["USER"] == CONFIG["User"] == "1000"
     assert stage["WORKDIR"] == CONFIG["WorkingDir"] == ENV["KEYSHIFT_HOME"] == ENV["HOME"]
-    assert json.loads(stage["ENTRYPOINT"]) == CONFIG["Entrypoint"]
-    assert json.loads(stage["CMD"]) == CONFIG["Cmd"]
+    assert (json.loads(stage["ENTRYPOINT"]), json.loads(stage["CMD"])) == (CONFIG["Entrypoint"], CONFIG["Cmd"])
 
 
 def test_every_stage_begins_with_a_pinned_base():

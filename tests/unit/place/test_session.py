@@ -51,8 +51,7 @@ def placed(monkeypatch):
 def test_on_this_machine_there_are_cores_for_all_tasks(placed, place, master):
     made = placed(place, [1, 3], {"a": "b"})
     assert made.given[:4] == (master, [Path("a.jar")], Path("work"), Path("log"))
-    assert made.given[4] == place.options() | {"a": "b"}
-    assert made.said == [f"starting Spark, {master}"]
+    assert (made.given[4], made.said) == (place.options() | {"a": "b"}, [f"starting Spark, {master}"])
     made.spark.await_executors()
 
 

@@ -79,8 +79,7 @@ def test_kafka_serves_everybody_under_the_name_it_is_told_and_keeps_its_controll
     found = settings(container / "home/conf/kafka.properties")
     assert found["listeners"] == "BROKER://0.0.0.0:9092,CONTROLLER://127.0.0.1:9093"
     assert found["advertised.listeners"] == "BROKER://broker.lab.svc:9092"
-    assert found["controller.quorum.voters"] == "1@127.0.0.1:9093"
-    assert found["log.dirs"] == str(data / "kafka")
+    assert (found["controller.quorum.voters"], found["log.dirs"]) == ("1@127.0.0.1:9093", str(data / "kafka"))
     assert (data / "kafka").is_dir()
 
 

@@ -45,8 +45,7 @@ def test_results_of_timers_are_kept_but_not_timed(tmp_path):
     assert [column.tolist() for column in results.roll()] == [[], [], [], []]
     results.close()
     table = pq.read_table(tmp_path / "results.parquet").to_pandas()
-    assert table["position"].tolist() == [0, -1, 1, -1]
-    assert table["slot"].tolist() == [1, 1, 1, 0]
+    assert (table["position"].tolist(), table["slot"].tolist()) == ([0, -1, 1, -1], [1, 1, 1, 0])
     assert results.count == 4
 
 
