@@ -144,6 +144,18 @@ def test_what_the_library_has_goes_by_its_name():
         model_of("keycont")
 
 
+IN_THE_BACKGROUND = """
+import json, sys
+from keyshift.checks import check_strategy
+from keyshift.experiment.definitions import define_own, own_parcels
+from keyshift.experiment.live_spec import live_spec
+define_own(json.loads(sys.argv[1]))
+spec = live_spec({'workload': 'threefold', 'strategy': 'thirds', 'more': 4})
+check_strategy(spec.point())
+print(spec.workload.times(), spec.point().summary, sorted(own_parcels(spec)['workload']))
+"""
+
+
 def test_a_job_in_the_background_gets_all_strategies_and_its_workload():
     defined_workload()
     strategy(source="a test")(thirds)
@@ -151,17 +163,7 @@ def test_a_job_in_the_background_gets_all_strategies_and_its_workload():
     parcels = own_parcels(spec)
     assert {kind: list(of) for kind, of in parcels.items()} == {"strategy": ["thirds"], "workload": ["threefold"]}
     assert own_parcels(make_spec({}))["workload"] == {}
-    told = elsewhere(
-        "import json, sys\n"
-        "from keyshift.experiment.definitions import define_own\n"
-        "from keyshift.experiment.live_spec import live_spec\n"
-        "define_own(json.loads(sys.argv[1]))\n"
-        "spec = live_spec({'workload': 'threefold', 'strategy': 'thirds', 'more': 4})\n"
-        "from keyshift.checks import check_strategy; check_strategy(spec.point())\n"
-        "from keyshift.experiment.definitions import own_parcels\n"
-        "print(spec.workload.times(), spec.point().summary, sorted(own_parcels(spec)['workload']))",
-        json.dumps(parcels),
-    )
+    told = elsewhere(IN_THE_BACKGROUND, json.dumps(parcels))
     assert told == "12 Up to three units in each step ['threefold']"
 
 

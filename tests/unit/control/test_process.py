@@ -81,7 +81,7 @@ def test_a_job_that_runs_outlives_the_loss_of_its_entry():
 
 
 def test_whoever_resumes_a_job_has_the_load_that_was_chosen_for_it():
-    jobs, begun = Jobs(), entry("first", rate="auto", frame_ms="auto", keys=50)
+    jobs, begun = Jobs(), entry("first", **{"run.rate": "auto", "frame_ms": "auto", "keys": 50})
     spec = begun.spec.settled(rate=300.0, frame_ms=50.0)
     begun.chosen(spec)
     begun.keep(journal("first"))

@@ -194,18 +194,10 @@ def test_a_service_is_served_by_the_library_and_anything_else_is_run_as_it_is(tm
 
 def test_an_executor_gets_its_options_in_order_and_its_arguments_from_the_environment(tmp_path):
     options = {f"SPARK_JAVA_OPT_{n}": f"-Dnumber={n}" for n in range(12)} | {"SPARK_JAVA_OPT_3": "-Dtext=a b; $(c) *"}
-    env = {
-        "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.0.0.1:7078",
-        "SPARK_EXECUTOR_ID": "4",
-        "SPARK_EXECUTOR_CORES": "3",
-        "SPARK_EXECUTOR_MEMORY": "1024m",
-        "SPARK_APPLICATION_ID": "spark-1",
-        "SPARK_EXECUTOR_POD_IP": "10.0.0.2",
-        "SPARK_RESOURCE_PROFILE_ID": "0",
-        "SPARK_EXECUTOR_POD_NAME": "executor-4",
-        "SPARK_CONF_DIR": "/opt/spark/conf",
-        "SPARK_EXTRA_CLASSPATH": "/extra/*",
-    }
+    env = {"SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.0.0.1:7078", "SPARK_APPLICATION_ID": "spark-1"}
+    env |= {"SPARK_EXECUTOR_ID": "4", "SPARK_EXECUTOR_CORES": "3", "SPARK_EXECUTOR_MEMORY": "1024m"}
+    env |= {"SPARK_EXECUTOR_POD_IP": "10.0.0.2", "SPARK_EXECUTOR_POD_NAME": "executor-4"}
+    env |= {"SPARK_RESOURCE_PROFILE_ID": "0", "SPARK_CONF_DIR": "/opt/spark/conf", "SPARK_EXTRA_CLASSPATH": "/extra/*"}
     asked = entrypoint(tmp_path, "executor", **env, **options)
     assert asked.returncode == 0, asked.stderr
     words = [word[1:-1] for word in asked.stdout.splitlines()[1:]]
@@ -215,15 +207,9 @@ def test_an_executor_gets_its_options_in_order_and_its_arguments_from_the_enviro
     assert (conf, extra) == ("/opt/spark/conf", "/extra/*")
     assert list(Path(jars.removesuffix("/*")).glob("spark-kubernetes_*.jar"))
     assert words[16] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
-    assert dict(zip(words[17::2], words[18::2], strict=True)) == {
-        "--driver-url": env["SPARK_DRIVER_URL"],
-        "--executor-id": "4",
-        "--cores": "3",
-        "--app-id": "spark-1",
-        "--hostname": "10.0.0.2",
-        "--resourceProfileId": "0",
-        "--podName": "executor-4",
-    }
+    told = {"--driver-url": env["SPARK_DRIVER_URL"], "--executor-id": "4", "--cores": "3", "--app-id": "spark-1"}
+    told |= {"--hostname": "10.0.0.2", "--resourceProfileId": "0", "--podName": "executor-4"}
+    assert dict(zip(words[17::2], words[18::2], strict=True)) == told
 
 
 def test_an_executor_started_by_hand_says_who_starts_executors(tmp_path):
