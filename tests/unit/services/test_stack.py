@@ -44,7 +44,7 @@ def until(condition: Callable[[], object]) -> None:
     assert wait_until(condition, DEADLINE_S, 0.02), "waited in vain"
 
 
-def refuse_lock(path: Path, words: str = "", error: type[Exception] = ServiceUnavailable, **how: object) -> None:
+def refuse_lock(path: Path, words: str = "^", error: type[Exception] = ServiceUnavailable, **how: object) -> None:
     how = {"say": silent, "deadline_s": 0} | how
     with pytest.raises(error, match=words), folders.locked(path, "the build", **how):
         pytest.fail("it is locked")
