@@ -237,10 +237,7 @@ def test_where_the_port_of_the_profile_is_taken_a_job_listens_at_another_one(job
         port = taken.getsockname()[1]
         (tmp_path / "place.yaml").write_text(f"control: {{port: {port}}}")
         words = f"port = {port}: {LOOPBACK} cannot be listened on"
-        for asked, error, why in (
-            (0, AttributeError, "NoneType"),
-            (port, BadInput, words),
-        ):  # the first gets no process
+        for asked, error, why in ((0, AttributeError, "NoneType"), (port, BadInput, words)):  # at first no process
             with pytest.raises(error, match=why):
                 start(SMALL, said.append, profile=str(tmp_path / "place.yaml"), port=asked)
     (other,) = launched

@@ -69,7 +69,7 @@ def feed(monkeypatch, inputs):
     monkeypatch.setattr(JsonProcess, "tell", lambda injector, command: injector.told.append(command))
     monkeypatch.setattr(JsonProcess, "check", lambda injector: None)
     config = {"workload": "keycount", "parameters": {}, "frame_ms": 20}
-    shares = inputs.shares([SourceLoad(100.0, (), 2), SourceLoad(1.0)])
+    shares = [*inputs.shares([SourceLoad(100.0, (), 2), SourceLoad(1.0)])]
     configs = [
         GeneratorConfig(topic=each.topic, source=each.source.name, rate=load.rate, partitions=own, **config)
         for each, load, own in shares
