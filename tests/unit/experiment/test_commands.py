@@ -9,17 +9,7 @@ from keyshift.cli import app
 from keyshift.control.api import make_app
 from keyshift.control.explorer import Explorer
 from keyshift.control.watched import WatchedJob
-from keyshift.experiment.commands import (
-    COMMANDS,
-    Cancel,
-    Command,
-    MoveBy,
-    Rate,
-    Scale,
-    command,
-    command_of,
-    script_of,
-)
+from keyshift.experiment.commands import COMMANDS, Cancel, Command, MoveBy, Rate, Scale, command, command_of, script_of
 from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.live.job import LiveJob

@@ -1,16 +1,7 @@
 import pytest
 
 from keyshift.experiment.commands import At
-from keyshift.experiment.scenario import (
-    Balance,
-    BalanceZipf,
-    Map,
-    Migrate,
-    ScaleTo,
-    ScenarioPart,
-    Shuffle,
-    target_of,
-)
+from keyshift.experiment.scenario import Balance, BalanceZipf, Map, Migrate, ScaleTo, ScenarioPart, Shuffle, target_of
 from keyshift.model.keys import Assignment
 from keyshift.planner import targets
 from keyshift.wire.faults import Fault

@@ -535,10 +535,7 @@ def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(value
         (TWO | {"fault": "kill:daemon@3"}, "with fault = kill:daemon@3: not possible yet; .*kill:replica@4"),
         (TWO | {"fault": "kill:replica@3, kill:slot@3"}, "none would be left; raise replicas to 3"),
         (TWO | {"fault": "kill:replica@3, kill:replica@3"}, "none would be left; raise replicas to 3"),
-        (
-            TWO | {"replicas": 3, "fault": "kill:slot@3, kill:replica@3"},
-            "both would hit .* replica, .* another time",
-        ),
+        (TWO | {"replicas": 3, "fault": "kill:slot@3, kill:replica@3"}, "both would hit .* replica, .* another time"),
         (TWO | {"fault": "kill:replica@3, kill:replica@5", "returns": False}, "none would be left; .* replicas to 3"),
         ({"fault": "kill:replica@steady"}, "replicas = 1: none would be left; raise replicas to 2"),
         (TWO | {"fault": "kill:replica@transfer"}, "nothing moves; set trigger to one of: scale, "),

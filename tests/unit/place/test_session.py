@@ -43,10 +43,7 @@ def placed(monkeypatch):
 
 @pytest.mark.parametrize(
     ("place", "master"),
-    [
-        (SparkProfile(), "local[5]"),
-        (SparkProfile(master="local-cluster", executors=2), "local-cluster[2,3,1024]"),
-    ],
+    [(SparkProfile(), "local[5]"), (SparkProfile(master="local-cluster", executors=2), "local-cluster[2,3,1024]")],
 )
 def test_on_this_machine_there_are_cores_for_all_tasks(placed, place, master):
     made = placed(place, [1, 3], {"a": "b"})
