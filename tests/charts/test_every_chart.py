@@ -10,32 +10,16 @@ import kubernetes_validate
 import pytest
 import yaml
 from kubernetes_validate.utils import latest_version
-from rendering import (
-    CASES,
-    CHARTS,
-    INSTALLABLE,
-    MINIMUM,
-    RELEASE,
-    ROOT,
-    call,
-    case_name,
-    containers,
-    kinds,
-    manifests,
-    pods,
-    values_file,
-)
+from rendering import CHARTS, INSTALLABLE, MINIMUM, RELEASE, containers, every_case, kinds, lint, manifests, pods
 
 from keyshift.place.image import image_tag
 
-every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 CUSTOM = {"PodMonitor", "ServiceMonitor"}  # of the Prometheus operator: no schema of Kubernetes has it
 
 
 @every_case
 def test_it_lints_without_a_warning(case):
-    chart, name = case
-    code, output, _ = call("lint", "--strict", "--kube-version", MINIMUM, chart, *values_file(chart, name))
+    code, output, _ = lint(*case)
     assert code == 0, output
     assert "WARNING" not in output
 
@@ -158,7 +142,7 @@ def test_selectors_find_the_pods_they_mean_and_no_helpers(case):
 @pytest.mark.parametrize("chart", ["common", *INSTALLABLE])
 def test_it_has_the_tag_of_the_image_and_the_kubernetes_of_the_schemas_and_leaves_out_the_values_for_tests(chart):
     declared = yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())
-    tag = image_tag(ROOT)
+    tag = image_tag(CHARTS.parent)
     assert declared["appVersion"] == tag, f'write appVersion: "{tag}" into charts/{chart}/Chart.yaml (make lock does)'
     assert declared["kubeVersion"] == f">={MINIMUM}-0"
     assert chart == "common" or "ci/" in (CHARTS / chart / ".helmignore").read_text().splitlines()
