@@ -370,18 +370,9 @@ def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(loaded):
 
 def test_the_profile_says_what_the_values_say():
     raw, _ = profile_files(manifests("lab", "placed"))
-    assert raw["services"] == {
-        "kafka": "kafka.example:9092",
-        "kafka_replication": 1,
-        "kafka_sasl": "",
-        "kafka_tls": False,
-        "kafka_authority": "",
-        "zookeeper": "zk.example:2181",
-        "minio": "s3.example:443",
-        "redis": "redis.example:6379",
-        "bucket": "results",
-        "secure": True,
-    }
+    kafka = {"kafka_replication": 1, "kafka_sasl": "", "kafka_tls": False, "kafka_authority": ""}
+    kafka |= {"kafka": "kafka.example:9092", "zookeeper": "zk.example:2181", "redis": "redis.example:6379"}
+    assert raw["services"] == kafka | {"minio": "s3.example:443", "bucket": "results", "secure": True}
     spark = raw["spark"]
     assert (spark["executors"], spark["cores"], spark["request_cpu"]) == (8, 2, "1500m")
     assert (spark["memory"], spark["memory_overhead"]) == ("4g", "3g")

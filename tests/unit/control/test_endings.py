@@ -224,6 +224,8 @@ def changes_journal(changed):
 TERM, KILL = gets(signal.SIGTERM), gets(signal.SIGKILL)
 STOP, RESUME, FORGET = says("job", "stop", NAME), says("resume", NAME), says("job", "forget", NAME)
 TAKE_OVER = says("resume", NAME, "--take-over")
+RESUME_IS_INTERRUPTED = is_interrupted_at("resuming", lambda say: background.resume(NAME, say))
+OF_ANOTHER_KEYSHIFT = changes_journal(lambda text: text.replace(f'"format": {FORMAT}', '"format": 0', 1))
 
 
 def dies_of(fault, start=start):
@@ -246,6 +248,12 @@ def resumed_with(fault):
     return (start, KILL, sets(fault), RESUME, unsets(fault), ends_by_itself)
 
 
+def while_away(parts, *steps):
+    """Services of which something is to be deleted."""
+    faults = [f"no {part}" for part in parts]
+    return (*map(sets, faults), *steps, still_made(*parts), *map(unsets, faults))
+
+
 ENDINGS = {
     "it is stopped": (start, STOP),
     "it is forgotten": (start, TERM, FORGET),
@@ -258,12 +266,7 @@ ENDINGS = {
     "a stop that fails before its verdict is stored": stop_fails(start),
     "a resume that fails": resumed_with("no ZooKeeper"),
     "a resume of a job that runs elsewhere": resumed_with("elsewhere"),
-    "a resume that is interrupted": (
-        start,
-        KILL,
-        is_interrupted_at("resuming", lambda say: background.resume(NAME, say)),
-        ends_by_itself,
-    ),
+    "a resume that is interrupted": (start, KILL, RESUME_IS_INTERRUPTED, ends_by_itself),
     "a start that fails": start_fails(start),
     "a start while the disk is so full that there is no first journal": (
         starts_as("starting", "disk full"),
@@ -277,33 +280,15 @@ ENDINGS = {
     ),
     "it is stopped, and a service is away when it is to be deleted": (
         start,
-        sets("no snapshots"),
-        STOP,
-        ends_by_itself,
-        still_made("snapshots"),
-        unsets("no snapshots"),
+        *while_away(["snapshots"], STOP, ends_by_itself),
     ),
     "it is killed when its verdict is stored, before it is deleted": (
         start,
         is_killed_at("stored", stop_over_http),
         RESUME,
     ),
-    "it is forgotten while a service is away": (
-        start,
-        KILL,
-        sets("no topics"),
-        sets("no stores"),
-        FORGET,
-        still_made("topics", "stores"),
-        unsets("no topics"),
-        unsets("no stores"),
-    ),
-    "its journal is of another keyshift": (
-        start,
-        KILL,
-        changes_journal(lambda text: text.replace(f'"format": {FORMAT}', '"format": 0', 1)),
-        RESUME,
-    ),
+    "it is forgotten while a service is away": (start, KILL, *while_away(["topics", "stores"], FORGET)),
+    "its journal is of another keyshift": (start, KILL, OF_ANOTHER_KEYSHIFT, RESUME),
     "a job with replicas is stopped": (start_replicas, STOP),
     "a job with replicas gets SIGTERM, or Ctrl-C": (start_replicas, TERM),
     "a job with replicas: its process is killed": (start_replicas, KILL),

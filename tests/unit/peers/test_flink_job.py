@@ -255,15 +255,9 @@ def test_a_restart_is_a_step_of_all_units():
 
 def made_up_run():
     """Events of two routers for the keys 0 to 4, and the results that they must have."""
-    events = pd.DataFrame(
-        {
-            "router": np.repeat([0, 1], 10).astype("i4"),
-            "offset": np.tile(np.arange(10), 2),
-            "position": np.zeros(20, "i4"),
-            "key": np.tile([0, 1, 2, 3, 4], 4),
-            "t": np.arange(20) + 1000,
-        }
-    )
+    places = {"router": np.repeat([0, 1], 10).astype("i4"), "offset": np.tile(np.arange(10), 2)}
+    places |= {"position": np.zeros(20, "i4")}
+    events = pd.DataFrame(places | {"key": np.tile([0, 1, 2, 3, 4], 4), "t": np.arange(20) + 1000})
     results = events.assign(version=np.where(events.index < 12, 1, 2), count=events.groupby("key").cumcount() + 1)
     results = results.assign(stamp=results["count"] - 1, slot=0, log_offset=results.index, arrived_us=results.index)
     frames = events[["router", "offset"]].assign(watermark=0, events=1)

@@ -52,13 +52,9 @@ def entrypoint(tmp_path: Path, *arguments: str, **env: str) -> subprocess.Comple
         script(tools / name, f'#!/bin/sh\necho {name}\nfor word in "$@"; do echo "[$word]"; done\n')
     script(tools / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     path = f"{tools}:/usr/bin:/bin"
-    return subprocess.run(
-        ["sh", str(CLUSTER / "entrypoint.sh"), *arguments],
-        env={"PATH": path, "PYTHONPATH": str(LIB), "KEYSHIFT_HOME": str(tmp_path / "home"), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {"PATH": path, "PYTHONPATH": str(LIB), "KEYSHIFT_HOME": str(tmp_path / "home"), **env}
+    command = ["sh", str(CLUSTER / "entrypoint.sh"), *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
 # --- the tag
@@ -82,13 +78,8 @@ def test_another_lock_or_version_is_another_tag(tmp_path):
 
 def test_the_tag_is_told_before_anything_is_installed():
     # -S: no site-packages, as with `make image` in a fresh clone.
-    asked = subprocess.run(
-        [sys.executable, "-S", "-m", "keyshift.place.image", str(ROOT)],
-        env={"PYTHONPATH": str(LIB)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-S", "-m", "keyshift.place.image", str(ROOT)]
+    asked = subprocess.run(command, env={"PYTHONPATH": str(LIB)}, capture_output=True, text=True, check=True)
     assert asked.stdout == image_tag(ROOT) + "\n"
 
 

@@ -59,13 +59,8 @@ def test_where_a_unit_is_in_another_slot_of_each_replica_its_first_results_count
     assert list(zip(slots.tolist(), latencies_ms.tolist(), strict=True)) == [(0, 3.0), (1, 4.0), (0, 6.0)]
     results.close()
     table = pq.read_table(tmp_path / "results.parquet").to_pandas()
-    assert list(zip(table["replica"], table["position"], table["first"], strict=True)) == [
-        (0, 1, True),
-        (1, 1, False),
-        (1, 2, True),
-        (0, 2, False),
-        (0, 1, True),
-    ]
+    rows = list(zip(table["replica"], table["position"], table["first"], strict=True))
+    assert rows == [(0, 1, True), (1, 1, False), (1, 2, True), (0, 2, False), (0, 1, True)]
 
 
 @pytest.fixture
@@ -160,12 +155,8 @@ def test_of_the_results_of_replicas_the_copy_counts_that_kafka_has_had_first(tmp
     assert [column.tolist() for column in results.roll()] == [[], [], [], []], "it came when that second was told"
     results.close()
     table = pq.read_table(tmp_path / "results.parquet").to_pandas()
-    assert list(zip(table["slot"], table["replica"], table["slot_turn"], table["first"], strict=True)) == [
-        (0, 1, 2, True),
-        (1, 0, 1, True),
-        (0, 0, 2, False),
-        (1, 1, 1, False),
-    ]
+    rows = list(zip(table["slot"], table["replica"], table["slot_turn"], table["first"], strict=True))
+    assert rows == [(0, 1, 2, True), (1, 0, 1, True), (0, 0, 2, False), (1, 1, 1, False)]
     assert results.count == 4
 
 

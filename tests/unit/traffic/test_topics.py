@@ -44,13 +44,8 @@ def test_events_come_with_their_places_and_are_counted_as_their_results_and_fram
         *([1, 1, 0], [1, 1, 1], [1, 1, 2]),
     ]
     assert events["key"].tolist() == [key for table in offered for key in table["key"].to_pylist()]
-    assert seen.to_dict("list") == {
-        "router": [0, 0, 0, 1, 1],
-        "offset": [0, 1, 2, 0, 1],
-        "watermark": [0, 7, 14, 0, 7],
-        "events": [2, 0, 1, 0, 3],
-        "epoch": [1] * 5,
-    }
+    places = {"router": [0, 0, 0, 1, 1], "offset": [0, 1, 2, 0, 1], "watermark": [0, 7, 14, 0, 7]}
+    assert seen.to_dict("list") == places | {"events": [2, 0, 1, 0, 3], "epoch": [1] * 5}
     assert TOPIC.count(SOURCE, WORKLOAD.stages) == ([3, 3], 6, (((0, 1),), ((0, 1),)))
     assert TOPIC.result_times(0.0) == [5000, 7000, 6000]
 
