@@ -115,10 +115,8 @@ def test_one_node_of_each_is_the_default_and_what_cannot_have_more_does_not(load
     usual, three = manifests("keyshift"), manifests("keyshift", "three")
     assert {m["spec"]["replicas"] for m in kinds(usual, "StatefulSet").values()} == {1}
     assert not [name for name in kinds(usual, "Service") if name.endswith("-nodes")]
-    assert {name for name, m in kinds(three, "StatefulSet").items() if m["spec"]["replicas"] == 3} == {
-        f"{RELEASE}-kafka",
-        f"{RELEASE}-zookeeper",
-    }
+    several = {name for name, each in kinds(three, "StatefulSet").items() if each["spec"]["replicas"] == 3}
+    assert several == {f"{RELEASE}-kafka", f"{RELEASE}-zookeeper"}
     assert [loaded(profile_files(found)[0]).services.kafka_replication for found in (usual, three)] == [1, 3]
     external = manifests("keyshift", "external", "--set", "global.nodes=3", "--set", "lab.kafkaAccess.replication=2")
     services = profile_files(external)[0]["services"]
@@ -409,10 +407,8 @@ def test_a_secured_kafka_and_a_certificate_come_from_secrets_and_the_profile_nam
         assert env["KEYSHIFT_KAFKA_PASSWORD"] == secret_key("my-kafka", "word")
         folders = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         volumes = {volume["name"]: volume.get("secret") for volume in pod["spec"]["volumes"]}
-        assert volumes[folders["/etc/keyshift-kafka"]] == {
-            "secretName": "my-kafka-ca",
-            "items": [{"key": "ca.crt", "path": "authority.pem"}],
-        }
+        items = [{"key": "ca.crt", "path": "authority.pem"}]
+        assert volumes[folders["/etc/keyshift-kafka"]] == {"secretName": "my-kafka-ca", "items": items}
         assert volumes[folders["/etc/keyshift-flight"]] == {"secretName": "my-tls"}
     assert raw["services"]["kafka_authority"] == "/etc/keyshift-kafka/authority.pem"
     assert raw["spark"]["flight_certificate"] == "/etc/keyshift-flight/tls.crt"
@@ -526,10 +522,8 @@ def test_only_executors_reach_the_driver_and_only_driver_and_executors_reach_exe
     driver, executor = (one(found, "NetworkPolicy", f"{RELEASE}-{role}") for role in ("driver", "executor"))
 
     def roles(policy: Manifest, entry: int) -> set[str]:
-        return {
-            peer["podSelector"]["matchLabels"].get("app.kubernetes.io/component", "?")
-            for peer in policy["spec"]["ingress"][entry]["from"]
-        }
+        labels = [peer["podSelector"]["matchLabels"] for peer in policy["spec"]["ingress"][entry]["from"]]
+        return {each.get("app.kubernetes.io/component", "?") for each in labels}
 
     assert roles(driver, 0) == {"executor"}
     assert (roles(executor, 0), len(executor["spec"]["ingress"])) == ({"driver", "executor"}, 1)

@@ -255,6 +255,9 @@ def with_column(name, kind):
     return with_stage(KeyCount, events=EVENTS_OF_KEYS.append(pa.field(name, kind)))
 
 
+FIRST = pa.field("first", pa.bool_())
+
+
 def and_strangers(plain):
     return plain, replace(plain, name="others", map=lambda events: events.select(["t", "key"]))
 
@@ -277,10 +280,7 @@ BROKEN = {
     "computed": (SaysMore, "keycount is not made anew of what its model_dump.. gives: unknown key 'twice'"),
     "no JSON": (SetsOfNames, r"names was \('a', 'b'\), and is \['a', 'b'\]"),
     "a list": (Weighted, r"weights = \[1.0, 2.0\]: results tell a number, a text or a truth value of each parameter"),
-    "a name of results": (
-        with_stage(KeyCount, result_fields=(pa.field("first", pa.bool_()),)),
-        "t has .'first'. already",
-    ),
+    "a name of results": (with_stage(KeyCount, result_fields=(FIRST,)), "t has .'first'. already"),
     "a name of states": (with_stage(KeyCount, operator=KeepsItsSlot), "key of a final state has .'slot'. already"),
     "an oracle that says no": (Suspicious, "a run whose state moves twice is judged bad"),
     "map": (with_stage(KeyCount, map=lambda events: events), "its map belongs to the source"),

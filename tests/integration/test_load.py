@@ -367,10 +367,8 @@ def test_of_replicas_first_copies_count_differences_are_said_and_markers_are_kno
     assert collector.has_said(Collected) == Collected(10, compared=4)
     assert collector.wait() == (0, "")
     differences = {report.stage: report for report in collector.said if isinstance(report, Diverged)}
-    assert differences == {
-        "counter": Diverged("counter", Difference(1, (0, 1), turn=4, epoch=74, same=3)),
-        "map": Diverged("map", Difference(1, (0, 1), turn=20, epoch=70, same=10)),
-    }
+    counter, of_map = Difference(1, (0, 1), turn=4, epoch=74, same=3), Difference(1, (0, 1), turn=20, epoch=70, same=10)
+    assert differences == {"counter": Diverged("counter", counter), "map": Diverged("map", of_map)}
     results = pq.read_table(output).to_pandas()
     assert results[results["first"]]["position"].tolist() == [1, 2, 3, 4, 5]
     assert sum(report.second.results for report in collector.said if isinstance(report, SecondDone)) == 5
@@ -389,10 +387,8 @@ def test_of_replicas_first_copies_count_differences_are_said_and_markers_are_kno
 )
 def test_what_cannot_work_ends_the_process_with_one_line(stack, start, topic, tmp_path, process_name, change, words):
     events_topic = topic(ROUTERS)
-    configs = {
-        "generator": generator_config(events_topic),
-        "collector": common(events_topic) | {"output": str(tmp_path / "r.parquet")},
-    }
+    collector = common(events_topic) | {"output": str(tmp_path / "r.parquet")}
+    configs = {"generator": generator_config(events_topic), "collector": collector}
     config = configs[process_name]
     config |= change | {"topic": config["topic"] | change.get("topic", {})}
     status, error = start(process_name, config).wait()

@@ -62,13 +62,8 @@ def produce(kafka: str, topic: str, values: list[bytes]) -> None:
 
 
 def consume(kafka: str, topic: str, count: int) -> list[bytes]:
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=kafka,
-        group_id=name(),
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=int(DEADLINE_S * 1000),
-    )
+    how = {"auto_offset_reset": "earliest", "consumer_timeout_ms": int(DEADLINE_S * 1000)}
+    consumer = KafkaConsumer(topic, bootstrap_servers=kafka, group_id=name(), **how)
     values = [message.value for _, message in zip(range(count), consumer, strict=False)]
     consumer.close()
     return values

@@ -146,10 +146,9 @@ def plan(*arguments, home):
 
 def test_a_plan_is_one_json_line_per_step_and_a_later_phase_has_one_of_its_own(tmp_path):
     steps = plan("--strategy", "matched", "--groups", "8", "--from", "1", "--to", "3", home=tmp_path)
-    assert steps == [
-        {"step": number, "moves": [{"unit": unit, "source": 0, "destination": destination}]}
-        for number, (unit, destination) in enumerate([(3, 1), (4, 1), (5, 1), (6, 2), (7, 2)])
-    ]
+    moves = enumerate([(3, 1), (4, 1), (5, 1), (6, 2), (7, 2)])
+    told = [(n, [{"unit": unit, "source": 0, "destination": to}]) for n, (unit, to) in moves]
+    assert steps == [{"step": number, "moves": made} for number, made in told]
     arguments = ["--strategy", "spacker_dynamic", "--groups", "64", "--from", "2", "--to", "4"]
     assert [len(plan(*arguments, "--phase", phase, home=tmp_path)) for phase in ("0", "1")] == [1, 2]
 
@@ -228,10 +227,8 @@ def test_a_store_without_what_was_asked_for_is_not_called_empty(tmp_path, store)
 
 def test_runs_are_deleted_all_or_none_by_their_whole_ids(tmp_path, store):
     ids = [store.put_run(run(number), tables()).run_id for number in range(3)]
-    for wrong, words in (
-        ("2025", "unknown run '2025'"),
-        (ids[1][:-1], f"is not whole: to delete that run, give '{ids[1]}'"),
-    ):
+    whole = f"is not whole: to delete that run, give '{ids[1]}'"
+    for wrong, words in (("2025", "unknown run '2025'"), (ids[1][:-1], whole)):
         refused = keyshift("results", "delete", ids[0], wrong, home=tmp_path)
         assert refused.returncode == 2 and words in refused.stderr
     assert len(store.list_runs()) == 3

@@ -26,17 +26,11 @@ def test_a_kafka_that_asks_nobody_is_reached_as_ever_and_with_tls_the_broker_has
 )
 def test_both_clients_are_told_the_same(mechanism, module):
     sign_in = SignIn(mechanism, "lab", 'a"b\\c')
-    assert sign_in.client() == {
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": "lab",
-        "sasl_plain_password": 'a"b\\c',
-    }
-    assert sign_in.options() == {
-        "kafka.security.protocol": "SASL_PLAINTEXT",
-        "kafka.sasl.mechanism": mechanism,
-        "kafka.sasl.jaas.config": f'{SECURITY}.{module} required username="lab" password="a\\"b\\\\c";',
-    }
+    who = {"sasl_plain_username": "lab", "sasl_plain_password": 'a"b\\c'}
+    assert sign_in.client() == {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism} | who
+    login = f'{SECURITY}.{module} required username="lab" password="a\\"b\\\\c";'
+    mechanisms = {"kafka.sasl.mechanism": mechanism, "kafka.sasl.jaas.config": login}
+    assert sign_in.options() == {"kafka.security.protocol": "SASL_PLAINTEXT"} | mechanisms
 
 
 def test_what_opens_a_door_is_not_shown():

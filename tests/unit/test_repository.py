@@ -290,11 +290,8 @@ def test_make_alone_lists_every_command_with_what_it_does():
 def test_clean_removes_what_make_left_and_nothing_else(tmp_path):
     repository, home = tmp_path / "repository", tmp_path / "home"
     kept = [repository / "lib/keyshift/model/keys.py", repository / "out/figure.png", home / ".cache/keyshift/minio"]
-    left = [
-        repository / ".venv/bin/python",
-        repository / "lib/keyshift/__pycache__/keys.pyc",
-        repository / ".mypy_cache/x",
-    ]
+    made = [".venv/bin/python", "lib/keyshift/__pycache__/keys.pyc", ".mypy_cache/x"]
+    left = [repository / name for name in made]
     for file in [*kept, *left, repository / "tests/x", repository / "notebooks/x"]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")

@@ -129,11 +129,8 @@ def test_it_is_told_how_a_job_ended_that_nobody_has_stopped(jobs, gone, tmp_path
     log.write_text("ready\nkeyshift: Kafka is away\n")
     assert last_line(log) == "Kafka is away"
     killed = file_of("one", gone, log=str(log))
-    assert jobs.ended(killed) == (
-        f"its process {gone} was killed; the end of its log: Kafka is away",
-        "nothing",
-        "nothing is left of it",
-    )
+    why = f"its process {gone} was killed; the end of its log: Kafka is away"
+    assert jobs.ended(killed) == (why, "nothing", "nothing is left of it")
     assert str(jobs.ended(killed.model_copy(update={"why": "it died"}))) == "it died; nothing is left of it"
 
 

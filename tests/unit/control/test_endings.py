@@ -254,6 +254,9 @@ def while_away(parts, *steps):
     return (*map(sets, faults), *steps, still_made(*parts), *map(unsets, faults))
 
 
+STOP_WHILE_AWAY = (start, *while_away(["snapshots"], STOP, ends_by_itself))
+
+
 ENDINGS = {
     "it is stopped": (start, STOP),
     "it is forgotten": (start, TERM, FORGET),
@@ -278,10 +281,7 @@ ENDINGS = {
         is_killed_as_it_ends(start_is_interrupted("kept")),
         RESUME,
     ),
-    "it is stopped, and a service is away when it is to be deleted": (
-        start,
-        *while_away(["snapshots"], STOP, ends_by_itself),
-    ),
+    "it is stopped, and a service is away when it is to be deleted": STOP_WHILE_AWAY,
     "it is killed when its verdict is stored, before it is deleted": (
         start,
         is_killed_at("stored", stop_over_http),

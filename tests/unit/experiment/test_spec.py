@@ -255,12 +255,8 @@ def test_key_groups_may_go_to_any_slot_that_is_provisioned():
 
 def test_no_number_of_a_run_may_be_infinite():
     """Times and rates are added up, multiplied and waited for."""
-    numbers = [
-        name
-        for part in (RunPart, JobPart, ScenarioPart, AutoscalerPart)
-        for name, field in part.model_fields.items()
-        if field.annotation is float
-    ]
+    fields = [each for part in (RunPart, JobPart, ScenarioPart, AutoscalerPart) for each in part.model_fields.items()]
+    numbers = [name for name, field in fields if field.annotation is float]
     assert {"rate", "deadline_s", "gap_s", "slo_ms"} < set(numbers)
     for name in numbers:
         for given in ("inf", math.inf, math.nan):

@@ -18,10 +18,8 @@ SPARK = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image=
 
 
 def pod(name: str, **status: object) -> Thing:
-    return Thing(
-        metadata=Thing(name=name, labels=None),
-        status=Thing(**{"container_statuses": None, "conditions": None, "pod_ip": None} | status),
-    )
+    status = Thing(**{"container_statuses": None, "conditions": None, "pod_ip": None} | status)
+    return Thing(metadata=Thing(name=name, labels=None), status=status)
 
 
 def not_started(reason: str) -> list[Thing]:

@@ -67,11 +67,9 @@ def test_three_servers_are_an_ensemble_whose_limits_do_not_shrink_with_the_tick(
     found = configured(tmp_path, [ZooKeeper(tmp_path, session_ms=100, node=node) for node in OF_THREE])
     for number, (told, command) in enumerate(found, 1):
         assert (tmp_path / told["dataDir"] / "myid").read_text() == f"{number}\n"
-        assert {name: told[name] for name in told if name.startswith("server.")} == {
-            "server.1": "127.0.0.1:12182:12183",
-            "server.2": "127.0.0.1:12192:12193",
-            "server.3": "127.0.0.1:12202:12203",
-        }
+        servers = {name: told[name] for name in told if name.startswith("server.")}
+        ports = {1: "12182:12183", 2: "12192:12193", 3: "12202:12203"}
+        assert servers == {f"server.{n}": f"127.0.0.1:{both}" for n, both in ports.items()}
         assert int(told["initLimit"]) * int(told["tickTime"]) == 30_000
         assert int(told["syncLimit"]) * int(told["tickTime"]) == 5_000
         assert told["quorumListenOnAllIPs"] == "false"

@@ -90,10 +90,8 @@ def test_the_state_folder_is_the_argument_then_the_variable_then_the_users(tmp_p
 def test_a_full_disk_is_named_with_what_is_free_and_needed_before_anything_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * folders.MIB))
     stack = Stack(tmp_path)
-    with pytest.raises(
-        ServiceUnavailable,
-        match=rf"{re.escape(str(tmp_path))} is too full: 5 MiB .*free, 1024 MiB needed.*KEYSHIFT_HOME",
-    ):
+    words = rf"{re.escape(str(tmp_path))} is too full: 5 MiB .*free, 1024 MiB needed.*KEYSHIFT_HOME"
+    with pytest.raises(ServiceUnavailable, match=words):
         stack.up()
     assert not stack.running()
     assert {entry.name for entry in tmp_path.iterdir()} == {"lock"}
@@ -499,11 +497,8 @@ def test_without_go_pip_and_uv_the_remedies_are_named(tools, cache, roomy, monke
 def test_a_stack_that_never_ran_is_stopped_everywhere_and_asking_creates_nothing(tmp_path):
     stack = Stack(tmp_path / "home", ports={"minio": 12345})
     states = {status.service: (status.state, status.pid, status.address) for status in stack.status()}
-    assert states == {
-        "kafka": ("stopped", None, f"127.0.0.1:{DEFAULT_PORTS['kafka']}"),
-        "zookeeper": ("stopped", None, f"127.0.0.1:{DEFAULT_PORTS['zookeeper']}"),
-        "minio": ("stopped", None, "127.0.0.1:12345"),
-    }
+    ports = DEFAULT_PORTS | {"minio": 12345}
+    assert states == {name: ("stopped", None, f"127.0.0.1:{ports[name]}") for name in ("kafka", "zookeeper", "minio")}
     with pytest.raises(ServiceUnavailable, match=r"Kafka at 127\.0\.0\.1:19092 is stopped; start it with"):
         stack.endpoints()
     stack.down()

@@ -29,10 +29,8 @@ def inputs():
 
 
 def test_each_partition_has_one_generator_and_each_generator_a_partition(inputs):
-    shared = [
-        (each.source.name, load.rate, partitions)
-        for each, load, partitions in inputs.shares([SourceLoad(10.0, (), 2), SourceLoad(1.0, (), 4)])
-    ]
+    loads = [SourceLoad(10.0, (), 2), SourceLoad(1.0, (), 4)]
+    shared = [(each.source.name, load.rate, partitions) for each, load, partitions in inputs.shares(loads)]
     assert shared == [("events", 10.0, [0, 2]), ("events", 10.0, [1]), ("others", 1.0, [0]), ("others", 1.0, [1])]
 
 
@@ -150,8 +148,5 @@ def test_each_is_told_what_concerns_it(feed):
     feed.change_rate(7.0, "others")
     feed.end_load()
     begin, end = Begin(5_000_000, None), EndLoad()
-    assert [each.told for each in feed.injectors] == [
-        [SkipEvents((10, 12)), begin, end],
-        [SkipEvents((11,)), begin, end],
-        [SkipEvents((13, 14)), begin, SetRate(7.0), end],
-    ]
+    told = [[SkipEvents((10, 12)), begin], [SkipEvents((11,)), begin], [SkipEvents((13, 14)), begin, SetRate(7.0)]]
+    assert [each.told for each in feed.injectors] == [[*each, end] for each in told]

@@ -39,10 +39,8 @@ def offered(monkeypatch):
 
 def test_events_come_with_their_places_and_are_counted_as_their_results_and_frames_with_how_many_they_have(offered):
     events, seen = TOPIC.read(SOURCE)
-    assert events[["router", "offset", "position"]].to_numpy().tolist() == [
-        *([0, 0, 0], [0, 0, 1], [0, 2, 0]),
-        *([1, 1, 0], [1, 1, 1], [1, 1, 2]),
-    ]
+    places = events[["router", "offset", "position"]].to_numpy().tolist()
+    assert places == [[0, 0, 0], [0, 0, 1], [0, 2, 0], [1, 1, 0], [1, 1, 1], [1, 1, 2]]
     assert events["key"].tolist() == [key for table in offered for key in table["key"].to_pylist()]
     places = {"router": [0, 0, 0, 1, 1], "offset": [0, 1, 2, 0, 1], "watermark": [0, 7, 14, 0, 7]}
     assert seen.to_dict("list") == places | {"events": [2, 0, 1, 0, 3], "epoch": [1] * 5}
