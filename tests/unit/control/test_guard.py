@@ -39,16 +39,10 @@ def ask(headers, chunks, then=()):
     return sent[0]["status"], len(messages) - len(left), bodies
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [],
-        [(b"authorization", b"Bearer wrong")],
-        [(b"authorization", TOKEN.encode())],
-        [(b"authorization", f"Basic {TOKEN}".encode())],
-        [(b"authorization", b"Bearer \xff\xfe")],
-    ],
-)
+WRONG = [b"Bearer wrong", TOKEN.encode(), f"Basic {TOKEN}".encode(), b"Bearer \xff\xfe"]
+
+
+@pytest.mark.parametrize("headers", [[], *([(b"authorization", each)] for each in WRONG)])
 def test_without_the_token_nothing_of_a_body_is_read(headers):
     assert ask(headers, [MIB] * 64) == (401, 0, [])
 

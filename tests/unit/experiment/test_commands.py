@@ -54,6 +54,7 @@ def test_each_may_be_in_a_scenario(verb):
 
 MAP_AND_COUNTER = {"workload": "chain", "chain": "map,counter"}
 SAAS = {"workload": "saas", "rate_steps": "control=0:6"}
+TWICE = "4: fault; 8: fault kill:slot"
 
 
 @pytest.mark.parametrize(
@@ -70,8 +71,8 @@ SAAS = {"workload": "saas", "rate_steps": "control=0:6"}
         ({"trigger": "script", "script": "99: cancel"}, "cancel at 99 s is not before the end, seconds = 24"),
         ({"trigger": "script", "script": "9: cancel", "stage": "all"}, "trigger = script may move all stages"),
         (
-            {"trigger": "script", "script": "4: fault; 8: fault kill:slot"},
-            "^script = 4: fault; 8: fault kill:slot: the query dies 2 times .* recoveries = 1 times; raise recoveries",
+            {"trigger": "script", "script": TWICE},
+            f"^script = {TWICE}: the query dies 2 times .* = 1 times; raise recov",
         ),
         ({"trigger": "script", "script": "4: fault", "fault": "kill:slot@8"}, "^fault = kill:slot@8, script = 4: fau"),
         *(

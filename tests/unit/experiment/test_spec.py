@@ -505,6 +505,7 @@ def test_what_is_not_possible_with_an_order_is_refused_and_what_is_possible_is_n
 
 
 TWO = ORDERED | {"replicas": 2}
+APART = TWO | {"to_slots": 3, "replicas_move": "one_by_one"}
 
 
 @pytest.mark.parametrize(("values", "named"), [(ORDERED, True), (TWO, False)])
@@ -548,17 +549,11 @@ def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(value
         ({"fault": "kill:source@transfer", "trigger": "none"}, "nothing moves; set trigger = scale, or another one"),
         (TWO | {"fault": "stop:replica@batch:1s"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
         (TWO | {"replicas_move": "apart"}, "replicas_move = 'apart': input should be 'together' or 'one_by_one'"),
+        (APART | {"workload": "chain"}, "one_by_one: possible with a single keyed stage, and there are counter-1, "),
+        (APART | {"ordering": "kazoo"}, "one_by_one and ordering = kazoo: a leader orders .*; set it to together$"),
         (
-            TWO | {"to_slots": 3, "replicas_move": "one_by_one", "workload": "chain"},
-            "with replicas_move = one_by_one: possible with a single keyed stage, and there are counter-1, ",
-        ),
-        (
-            TWO | {"to_slots": 3, "replicas_move": "one_by_one", "ordering": "kazoo"},
-            "with replicas_move = one_by_one and ordering = kazoo: a leader orders .*; set it to together$",
-        ),
-        (
-            TWO | {"to_slots": 3, "replicas_move": "one_by_one", "fault": "kill:replica@transfer"},
-            "one_by_one and fault = kill:replica@transfer: .* does not come back .*; set returns = false",
+            APART | {"fault": "kill:replica@transfer"},
+            "kill:replica@transfer: .* does not come back .*; set returns = f",
         ),
         ({"spares": 1}, "spares = 1: no replica would ever need one; set spares = 0, or set replicas = 2"),
         (TWO | {"spares": 1, "returns": False}, "spares = 1: no .*; set spares = 0, or set returns = true$"),
