@@ -70,10 +70,7 @@ TWICE = "4: fault; 8: fault kill:slot"
         ({"trigger": "script", "script": "cancel"}, "script 'cancel': must be a second"),
         ({"trigger": "script", "script": "99: cancel"}, "cancel at 99 s is not before the end, seconds = 24"),
         ({"trigger": "script", "script": "9: cancel", "stage": "all"}, "trigger = script may move all stages"),
-        (
-            {"trigger": "script", "script": TWICE},
-            f"^script = {TWICE}: the query dies 2 times .* = 1 times; raise recov",
-        ),
+        ({"trigger": "script", "script": TWICE}, f"^script = {TWICE}: the query dies 2 times .* = 1 times; raise rec"),
         ({"trigger": "script", "script": "4: fault", "fault": "kill:slot@8"}, "^fault = kill:slot@8, script = 4: fau"),
         *(
             ({"trigger": "script", "script": f"4: cancel; 5: {words}"} | more, f"^script: {words} at 5 s: {why}")

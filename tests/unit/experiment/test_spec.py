@@ -551,10 +551,7 @@ def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(value
         (TWO | {"replicas_move": "apart"}, "replicas_move = 'apart': input should be 'together' or 'one_by_one'"),
         (APART | {"workload": "chain"}, "one_by_one: possible with a single keyed stage, and there are counter-1, "),
         (APART | {"ordering": "kazoo"}, "one_by_one and ordering = kazoo: a leader orders .*; set it to together$"),
-        (
-            APART | {"fault": "kill:replica@transfer"},
-            "kill:replica@transfer: .* does not come back .*; set returns = f",
-        ),
+        (APART | {"fault": "kill:replica@transfer"}, "@transfer: .* does not come back .*; set returns = false"),
         ({"spares": 1}, "spares = 1: no replica would ever need one; set spares = 0, or set replicas = 2"),
         (TWO | {"spares": 1, "returns": False}, "spares = 1: no .*; set spares = 0, or set returns = true$"),
         (TWO | {"spares": 5}, "spares = 5: .*less than or equal to 4"),
