@@ -447,15 +447,19 @@ def test_how_a_job_ends_some_day_is_not_how_a_process_did_that_was_to_take_it_ov
     assert json.loads(entry.read_text())["log"] == before.log and not Path(f"{before.log}.1").exists()
 
 
-def test_a_job_that_runs_elsewhere_can_be_reached_there_when_a_resume_was_refused(world):
+def test_a_job_that_runs_elsewhere_can_be_reached_and_keeps_its_files_when_a_resume_was_refused(world, tmp_path):
     started()
     sent(signal.SIGKILL)
-    before = Jobs().read(NAME)
+    before, work = Jobs().read(NAME), tmp_path / "work"
+    work.mkdir()
     world.set("elsewhere")
     command("resume", NAME)
     after = Jobs().read(NAME)
     assert (after.url, after.token, after.pid) == (before.url, before.token, before.pid)
-    assert "the job runs elsewhere" in after.why
+    assert "the job runs elsewhere" in after.why and work.exists()
+    world.unset("elsewhere")
+    command("resume", NAME)
+    assert not work.exists(), "by then they are nobody's"
 
 
 @pytest.mark.parametrize("end", ["given up", "dies", "its lab is closed"])
@@ -706,16 +710,3 @@ def test_a_stop_that_comes_while_a_job_starts_is_not_lost(world):
         with beside(client().stop) as stopped:
             world.unset("starting")
     assert stopped[0]["summary"]["verdict"] == "ok"
-
-
-def test_temporary_files_of_a_job_that_runs_elsewhere_stay(world, tmp_path):
-    started()
-    sent(signal.SIGKILL)
-    work = tmp_path / "work"
-    work.mkdir()
-    world.set("elsewhere")
-    command("resume", NAME)
-    assert work.exists()
-    world.unset("elsewhere")
-    command("resume", NAME)
-    assert not work.exists(), "by then they are nobody's"
