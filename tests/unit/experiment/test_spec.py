@@ -44,15 +44,6 @@ def test_a_parameter_goes_to_the_part_that_declares_it_the_strategy_and_the_work
     assert make_spec({"workload": "windowcount"}).workload.window_ms == 500
 
 
-def test_a_file_that_a_workload_cannot_read_is_refused_before_anything_is_started(tmp_path):
-    bad = tmp_path / "latin.txt"
-    bad.write_bytes("ein Wort, dann\nM\u00fche".encode("latin-1"))
-    with pytest.raises(BadInput, match="line 2, byte 2 is 0xfc, which is not UTF-8"):
-        make_spec({"workload": "wordcount", "text": str(bad)})
-    with pytest.raises(BadInput, match="cannot be read"):
-        make_spec({"workload": "wordcount", "text": str(tmp_path / "none.txt")})
-
-
 @pytest.mark.parametrize(("workload", "name"), [("wordcount", "text"), ("stock", "tape")])
 def test_a_file_is_read_from_where_it_was_at_first_and_results_do_not_say_where(tmp_path, monkeypatch, workload, name):
     monkeypatch.chdir(tmp_path)
@@ -668,8 +659,6 @@ def test_all_stages_of_a_chain_may_migrate():
     everything = make_spec(chain | {"stage": "all"})
     assert everything.moving == ["map", "counter-1", "counter-2"]
     assert everything.cores == everything.job.routers + 3 * 4
-    with pytest.raises(BadInput, match=r"unknown stage 'al': .*map, counter-1, counter-2, all"):
-        make_spec(chain | {"stage": "al"})
 
 
 @pytest.mark.parametrize("first", [WindowCount, KeyCount])
