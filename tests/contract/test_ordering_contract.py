@@ -185,10 +185,7 @@ def of(machine: type[Ordering], **changes) -> OrderProtocol:
         (of(BlocksInFrontOfItsBarrier), "control waits behind turn [0-9]+ until the slot is ready for rows"),
         (of(WantsRowsBetweenBarriers), "events are lost|not each barrier is delivered once|bytes wait"),
         (of(GoesBack), "the clock of turn [0-9]+ falls from"),
-        (
-            of(DependsOnTheOwner),
-            "the order of a key's events depends on the slot that owns it|differs between replicas",
-        ),
+        (of(DependsOnTheOwner), "order of a key's events depends on the slot that owns it|differs between replicas"),
         (of(CountsCaptures), "turn [0-9]+ differs between replicas 0 and 1"),
         (of(SavesNoChannel), "events are lost|delivered twice|nothing was wrong|differs between replicas"),
         (of(Forgets), "events are lost|nothing was wrong, and the machine says|not each barrier"),

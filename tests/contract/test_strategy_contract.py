@@ -36,9 +36,8 @@ def views(draw) -> Snapshot:
     owners = st.lists(st.integers(0, slots - 1).map(SlotId), min_size=groups, max_size=groups).map(tuple)
     heat = draw(st.lists(st.floats(0, 1e6), min_size=groups, max_size=groups))
     version = draw(st.integers(1, 5))
-    return Snapshot(
-        Assignment(version, draw(owners)), Assignment(version, draw(owners)), tuple(heat), draw(st.integers())
-    )
+    current, target = (Assignment(version, draw(owners)) for _ in range(2))
+    return Snapshot(current, target, tuple(heat), draw(st.integers()))
 
 
 @EVERY_STRATEGY
@@ -164,16 +163,7 @@ def surprised(strategy, snapshot, log):
         (strategy_that(None, summary="short"), ContractBroken, "summary 'short': must be a line"),
         (strategy_that(None, source=""), ContractBroken, "source is empty"),
     ],
-    ids=[
-        "an empty step",
-        "chance",
-        "a unit left out",
-        "too many decisions",
-        "no heat",
-        "an error",
-        "summary",
-        "source",
-    ],
+    ids=lambda value: value.propose.__name__ if isinstance(value, Strategy) and value.propose else "",
 )
 def test_the_check_says_in_plain_words_what_a_strategy_does_not_keep(strategy, error, words):
     with pytest.raises(error, match=words):

@@ -255,6 +255,9 @@ def with_column(name, kind):
     return with_stage(KeyCount, events=EVENTS_OF_KEYS.append(pa.field(name, kind)))
 
 
+FIRST = pa.field("first", pa.bool_())
+
+
 def and_strangers(plain):
     return plain, replace(plain, name="others", map=lambda events: events.select(["t", "key"]))
 
@@ -277,10 +280,7 @@ BROKEN = {
     "computed": (SaysMore, "keycount is not made anew of what its model_dump.. gives: unknown key 'twice'"),
     "no JSON": (SetsOfNames, r"names was \('a', 'b'\), and is \['a', 'b'\]"),
     "a list": (Weighted, r"weights = \[1.0, 2.0\]: results tell a number, a text or a truth value of each parameter"),
-    "a name of results": (
-        with_stage(KeyCount, result_fields=(pa.field("first", pa.bool_()),)),
-        "t has .'first'. already",
-    ),
+    "a name of results": (with_stage(KeyCount, result_fields=(FIRST,)), "t has .'first'. already"),
     "a name of states": (with_stage(KeyCount, operator=KeepsItsSlot), "key of a final state has .'slot'. already"),
     "an oracle that says no": (Suspicious, "a run whose state moves twice is judged bad"),
     "map": (with_stage(KeyCount, map=lambda events: events), "its map belongs to the source"),
@@ -406,47 +406,6 @@ def test_a_router_gives_slots_what_was_mapped():
 
 
 # -- a workload with several sources -----------------------------------------------------------------------------------
-
-
-class PairsOfKeys:
-    """Two keys in each event."""
-
-    def __init__(self, workload, partition):
-        self._random, self._keys = np.random.default_rng((workload.seed, partition, 7)), workload.keys
-
-    def take(self, times):
-        one, other = map(pa.array, (self._random.random((len(times), 2)) * self._keys).astype(np.int64).T)
-        return pa.RecordBatch.from_arrays([pa.array(times), one, other], schema=PAIRS)
-
-
-PAIRS = pa.schema([pa.field("t", pa.int64()), pa.field("one", pa.int64()), pa.field("other", pa.int64())])
-
-
-def both_keys(pairs: pa.RecordBatch) -> pa.RecordBatch:
-    keys = [key for pair in zip(pairs["one"].to_pylist(), pairs["other"].to_pylist(), strict=True) for key in pair]
-    times = [t for t in pairs["t"].to_pylist() for _ in range(2)]
-    return pa.RecordBatch.from_arrays([pa.array(keys, pa.int64()), pa.array(times, pa.int64())], schema=EVENTS_OF_KEYS)
-
-
-class KeysAndPairs(KeyCount):
-    """Keys, and pairs of them: two sources of different columns, whose events are counted together."""
-
-    @property
-    def sources(self):
-        return *super().sources, Source("pairs", PAIRS, lambda number: PairsOfKeys(self, number), map=both_keys)
-
-
-def test_a_workload_may_have_several_sources_whose_routers_are_numbered_through():
-    workload = make("keycount", KeysAndPairs)
-    check_workload(workload)
-    made = offline(workload, routers=2)
-    per_router = made.events.groupby("router").size()
-    assert per_router.to_dict() == {0: 12 * 20, 1: 12 * 20, 2: 2 * 12 * 20, 3: 2 * 12 * 20}
-    assert sorted(set(made.results["router"])) == [0, 1, 2, 3]
-    found = verdict(workload, made)
-    assert found.ok, found.examples
-    missing = made.results[made.results["router"] != 3]
-    assert verdict(workload, made, results=missing).lost == 2 * 12 * 20
 
 
 def test_time_goes_on_only_as_far_as_it_has_come_in_all_sources():

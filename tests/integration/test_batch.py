@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from small_batches import write_notebook
 
 import keyshift
 from keyshift.results.files import Files
@@ -55,13 +56,7 @@ def slow_batch(tmp_path):
     """A batch of two executions, the second of which waits until there is a file ``go`` beside its notebook."""
     wait = "import sys, time\nfrom pathlib import Path\nprint(f'turn {turn} waits', file=sys.stderr)\n"
     wait += "while turn == 2 and not Path('go').exists():\n    time.sleep(0.1)"
-    cells = [
-        nbformat.v4.new_code_cell("turn: int = 1  # 2 waits", metadata={"tags": ["parameters"]}),
-        nbformat.v4.new_code_cell(wait),
-    ]
-    made = nbformat.v4.new_notebook(cells=cells)
-    made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
-    nbformat.write(made, tmp_path / "slow.ipynb")
+    write_notebook(tmp_path / "slow.ipynb", "turn: int = 1  # 2 waits", code=wait)
     file = tmp_path / "batch.yaml"
     file.write_text("name: slow\nnotebook: slow.ipynb\ngrid: {turn: [1, 2]}\n")
     return file

@@ -240,11 +240,8 @@ def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under
     while not done.is_set():
         expire(slot)
     slot.close()
-    found = [
-        number
-        for name in other.children(folder("acks"))
-        for number in other.read_below(folder(f"acks/{name}")).values()
-    ]
+    below = (other.read_below(folder(f"acks/{name}")) for name in other.children(folder("acks")))
+    found = [number for some in below for number in some.values()]
     assert sorted(found) == list(range(300))
 
 

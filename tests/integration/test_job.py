@@ -38,6 +38,24 @@ def keyshift(session_stack):
         psutil.Process(job.pid).wait(120)
 
 
+def begun(keyshift, settings):
+    """A job; what is said of it."""
+    given = [part for setting in settings for part in ("--set", setting)]
+    return json.loads(keyshift("job", "start", "--workload", "keycount", *given, "--json"))
+
+
+def status(keyshift):
+    return json.loads(keyshift("job", "status", "--json"))
+
+
+def states(keyshift):
+    return [each["state"] for each in status(keyshift)["replicas"].values()]
+
+
+def client_of(job):
+    return httpx.Client(base_url=job.url, headers={"Authorization": f"Bearer {job.token}"}, timeout=120)
+
+
 def interrupted(keyshift, job):
     """A job, by SIGTERM; what the list of jobs says of it then."""
     process = psutil.Process(job.pid)
@@ -55,12 +73,12 @@ def listed(keyshift, job):
 def settled(keyshift):
     """The status of the job when no migration is under way: one that the process before left may still go on."""
 
-    def status():
-        told = json.loads(keyshift("job", "status", "--json"))
+    def settled():
+        told = status(keyshift)
         return told if not any(each["outcome"] == "under way" for each in told["migrations"]) else None
 
-    told = wait_until(status, WAIT_S)
-    assert told, keyshift("job", "status", "--json")
+    told = wait_until(settled, WAIT_S)
+    assert told, status(keyshift)
     return told
 
 
@@ -77,8 +95,7 @@ def left_of(run, endpoints):
 
 
 def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_verdict(keyshift, session_stack):
-    settings = [part for setting in SMALL for part in ("--set", setting)]
-    row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
+    row = begun(keyshift, SMALL)
     job = Jobs(session_stack.home).read(row["job"])
 
     scaled = json.loads(keyshift("job", "scale", "--slots", "4"))
@@ -88,7 +105,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert "cannot be listened on" in keyshift("job", "start", "--port", row["url"].rpartition(":")[2], status=2)
     assert "because a job needs them" in keyshift("down", status=2)
     assert httpx.get(f"{row['url']}/status").status_code == 401
-    with_token = httpx.Client(base_url=row["url"], headers={"Authorization": f"Bearer {job.token}"}, timeout=120)
+    with_token = client_of(job)
     assert 'keyshift_units{slot="3",stage="counter"} 8.0' in with_token.get("/metrics").text
 
     assert wait_until(lambda: with_token.get("/status").json()["snapshots"] > 0, WAIT_S)
@@ -98,7 +115,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     planned = with_token.post("/plan", json={"strategy": "all_at_once", "target": 3}).json()
     assert len(planned["steps"]) == 1
     assert wait_until(lambda: with_token.get("/status").json()["stages"]["counter"]["slots"] == 3, WAIT_S)
-    told = json.loads(keyshift("job", "status", "--json"))
+    told = status(keyshift)
     assert (told["state"], told["deaths"], len(told["migrations"])) == ("running", 1, 2)
     assert any("everything since its snapshot was done again" in note for note in told["notes"])
 
@@ -147,12 +164,10 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
 
 @pytest.mark.nightly("three minutes; tests/unit/control has every ending without Spark")
 def test_a_job_that_was_interrupted_goes_on_and_of_one_that_is_forgotten_nothing_is_left(keyshift, session_stack):
-    settings = [part for setting in SMALL for part in ("--set", setting)]
-    row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
+    row = begun(keyshift, SMALL)
     endpoints, jobs = session_stack.endpoints(), Jobs(session_stack.home)
     job = jobs.read(row["job"])
-    with_token = httpx.Client(base_url=row["url"], headers={"Authorization": f"Bearer {job.token}"}, timeout=120)
-    assert wait_until(lambda: with_token.get("/status").json()["snapshots"] > 0, WAIT_S)
+    assert wait_until(lambda: status(keyshift)["snapshots"] > 0, WAIT_S)
     dead = interrupted(keyshift, job)
     assert (dead["why"], dead["remains"]) == ("it was interrupted", "all that it goes on from")
     assert all(left_of(row["run"], endpoints))
@@ -177,26 +192,18 @@ REPLICATED = [
 
 @pytest.mark.nightly("two minutes; tests/unit/lab/live has such a job without Spark")
 def test_a_job_with_replicas_moves_masks_a_death_and_stops_with_its_verdict(keyshift, session_stack):
-    settings = [part for setting in REPLICATED for part in ("--set", setting)]
-    row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
+    row = begun(keyshift, REPLICATED)
     endpoints = session_stack.endpoints()
-
-    def told():
-        return json.loads(keyshift("job", "status", "--json"))
-
-    def states():
-        return [each["state"] for each in told()["replicas"].values()]
-
-    assert states() == ["lives", "lives"]
+    assert states(keyshift) == ["lives", "lives"]
     assert len(left_of(row["run"], endpoints)[0]) == 3, "events, and the results of each replica"
     assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
     keyshift("job", "fault", "--fault", "kill:replica")
-    assert wait_until(lambda: states() == ["coming back", "lives"], WAIT_S)
+    assert wait_until(lambda: states(keyshift) == ["coming back", "lives"], WAIT_S)
     assert "none would be left" in keyshift("job", "fault", "--fault", "kill:replica", status=2)
     moved = json.loads(keyshift("job", "scale", "--slots", "3", "--no-wait"))  # when it is back
-    assert wait_until(lambda: states() == ["lives", "lives"], WAIT_S)
-    assert wait_until(lambda: told()["migrations"][moved["number"]]["outcome"] == "complete", WAIT_S)
-    assert wait_until(lambda: all(each["lag_ms"] is not None for each in told()["replicas"].values()), WAIT_S)
+    assert wait_until(lambda: states(keyshift) == ["lives", "lives"], WAIT_S)
+    assert wait_until(lambda: status(keyshift)["migrations"][moved["number"]]["outcome"] == "complete", WAIT_S)
+    assert wait_until(lambda: all(each["lag_ms"] is not None for each in status(keyshift)["replicas"].values()), WAIT_S)
     summary = json.loads(keyshift("job", "stop").splitlines()[-1])
     assert summary["verdict"] == "ok" and summary["units_moved"] > 8 and summary["fewer_replicas_s"] > 0
     notes = json.loads(keyshift("results", "show", row["run"]))["notes"]
@@ -206,23 +213,14 @@ def test_a_job_with_replicas_moves_masks_a_death_and_stops_with_its_verdict(keys
 
 @pytest.mark.nightly("three minutes; the harness resumes two replicas without Spark, and tests/unit/control all else")
 @pytest.mark.parametrize(("ordering", "damaged"), [("live_robin", False), ("kazoo", False), ("live_robin", True)])
-def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_since(
-    keyshift, session_stack, ordering, damaged
-):
-    settings = [part for each in [*REPLICATED, f"ordering={ordering}", "snapshot_s=8"] for part in ("--set", each)]
-    row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
+def test_another_process_goes_on_with_replicas_whose_state_has_moved_since(keyshift, session_stack, ordering, damaged):
+    row = begun(keyshift, [*REPLICATED, f"ordering={ordering}", "snapshot_s=8"])
     endpoints, job = session_stack.endpoints(), Jobs(session_stack.home).read(row["job"])
-
-    def told():
-        return json.loads(keyshift("job", "status", "--json"))
-
-    def states():
-        return [each["state"] for each in told()["replicas"].values()]
 
     def kept():
         return Jobs(session_stack.home).journal(job.name).content()
 
-    assert wait_until(lambda: told()["snapshots"] > 0, WAIT_S)
+    assert wait_until(lambda: status(keyshift)["snapshots"] > 0, WAIT_S)
     assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
     if damaged:
         assert wait_until(lambda: kept().of_replicas.before, WAIT_S)
@@ -238,13 +236,14 @@ def test_another_process_goes_on_with_a_job_with_replicas_whose_state_has_moved_
         last.remove([f"{left.past.begun_from.name}/manifest.json"])
 
     assert json.loads(keyshift("resume", job.name, "--json"))["run"] == row["run"]
-    assert states() == ["lives", "lives"]
-    assert any("everything since its snapshot was done again" in note for note in told()["notes"])
-    assert any("the job went on from what was written before" in note for note in told()["notes"]) is damaged
+    assert states(keyshift) == ["lives", "lives"]
+    notes = status(keyshift)["notes"]
+    assert any("everything since its snapshot was done again" in note for note in notes)
+    assert any("the job went on from what was written before" in note for note in notes) is damaged
     assert json.loads(keyshift("job", "scale", "--slots", "3"))["outcome"] == "complete"
     keyshift("job", "fault", "--fault", "kill:replica")
-    assert wait_until(lambda: states() == ["coming back", "lives"], WAIT_S)
-    assert wait_until(lambda: states() == ["lives", "lives"], WAIT_S)
+    assert wait_until(lambda: states(keyshift) == ["coming back", "lives"], WAIT_S)
+    assert wait_until(lambda: states(keyshift) == ["lives", "lives"], WAIT_S)
     assert json.loads(keyshift("job", "stop").splitlines()[-1])["verdict"] == "ok"
     notes = json.loads(keyshift("results", "show", row["run"]))["notes"]
     assert any("2 replicas were judged, each as if it had been alone: 0 bad" in note for note in notes)
@@ -260,17 +259,14 @@ def ended(process):
 
 
 @pytest.mark.nightly("five minutes; the harness pauses drivers without Spark")
-def test_a_driver_that_stood_while_another_one_took_its_job_ends_with_one_line_and_deletes_nothing(
-    keyshift, session_stack
-):
+def test_a_driver_that_stood_while_another_one_took_its_job_ends_and_deletes_nothing(keyshift, session_stack):
     """Its query and its generator go on while it stands."""
-    settings = [part for setting in SMALL for part in ("--set", setting)]
-    row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
+    row = begun(keyshift, SMALL)
     jobs, name, run = Jobs(session_stack.home), row["job"], row["run"]
 
     def told():
-        job = jobs.read(name)
-        return httpx.get(f"{job.url}/status", headers={"Authorization": f"Bearer {job.token}"}, timeout=60).json()
+        with client_of(jobs.read(name)) as client:
+            return client.get("/status").json()
 
     old = psutil.Process(jobs.read(name).pid)
     assert wait_until(lambda: told()["snapshots"] > 0, 120)

@@ -3,18 +3,11 @@
 import pytest
 
 from keyshift.experiment.spec import make_spec
+from small_run import good
 
 # Every event copies its payload, so that it is the job that has too much to do, not the generator.
-HEAVY = {
-    "seconds": 4.0,
-    "warmup_s": 1.0,
-    "trigger_s": 1.0,
-    "keys": 128,
-    "state_bytes": 256 << 10,
-    "key_groups": 32,
-    "slots": 1,
-    "to_slots": 2,
-}
+HEAVY = {"keys": 128, "state_bytes": 256 << 10, "key_groups": 32}
+HEAVY |= {"seconds": 4.0, "warmup_s": 1.0, "trigger_s": 1.0, "slots": 1, "to_slots": 2}
 MOST_PER_S = 200_000.0
 STRATEGY_OF = {"push": "all_at_once", "fetch": "meces", "access": "lazy", "remote": "hybrid"}
 
@@ -45,8 +38,7 @@ def offered_too_much(lab, strategy, rate):
     """A run that is offered at least twice what it processes: more than ``rate`` if the machine has become faster."""
     while True:
         run = make_spec(HEAVY | {"strategy": strategy, "rate": rate, "catch_up_s": 120.0})
-        manifest = lab.run(run)
-        assert manifest.status == "ok", manifest.verdict.examples
+        manifest = good(lab.run(run))
         if manifest.summary.offered_per_s > 2 * manifest.summary.sustained_per_s or rate > MOST_PER_S:
             return run, manifest
         rate *= 2
@@ -69,8 +61,7 @@ def test_far_too_much_during_a_migration_makes_it_slow_and_the_verdict_stays_exa
 @pytest.mark.nightly("a minute; test_load has the generator alone")
 def test_a_rate_that_no_generator_can_make_is_told_and_what_it_made_is_judged(lab):
     run = make_spec({"rate": 50_000_000.0, "warmup_s": 0.5, "seconds": 0.5, "trigger_s": 0.2, "catch_up_s": 120.0})
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(run))
     summary = manifest.summary
     assert 0 < summary.events < 50_000_000
     assert 0 < summary.offered_per_s < run.run.rate / 2

@@ -9,32 +9,16 @@ from keyshift.lab.run import Lab
 from keyshift.place.profile import REPLICA_LABEL, SparkProfile
 from keyshift.services.jars import jars
 from pods_as_processes import pods_as_processes
-from small_run import spec
+from small_run import good, spec
 
 REPLICATED = {"replicas": 2, "ordering": "live_robin", "frame_ms": 100.0, "heartbeat_ms": 100.0, "rate": 200.0}
 # There is nobody to be listened to: Spark looks for itself.
 CONF = {"spark.kubernetes.executor.enableApiWatcher": False, "spark.kubernetes.executor.apiPollingInterval": "500ms"}
-TEMPLATE = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "spec": {
-        "affinity": {
-            "podAntiAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {
-                        "weight": 100,
-                        "podAffinityTerm": {
-                            "topologyKey": "kubernetes.io/hostname",
-                            "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "executor"}},
-                            "mismatchLabelKeys": [REPLICA_LABEL],
-                        },
-                    }
-                ]
-            }
-        },
-        "containers": [{"name": "executor"}],
-    },
-}
+TERM = {"topologyKey": "kubernetes.io/hostname", "mismatchLabelKeys": [REPLICA_LABEL]}
+TERM |= {"labelSelector": {"matchLabels": {"app.kubernetes.io/component": "executor"}}}
+WISHES = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": TERM}]}
+SPEC = {"affinity": {"podAntiAffinity": WISHES}, "containers": [{"name": "executor"}]}
+TEMPLATE = {"apiVersion": "v1", "kind": "Pod", "spec": SPEC}
 
 
 @pytest.fixture
@@ -52,18 +36,9 @@ def made(stack, tmp_path, monkeypatch):
         kubeconfig.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **known, **users}))
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
-        place = SparkProfile(
-            master=f"k8s://{address}",
-            namespace="lab",
-            image="keyshift:1",
-            executors=1,
-            cores=4,
-            memory="512m",
-            python=sys.executable,
-            driver_host="127.0.0.1",
-            pod_template=str(template),
-            conf=CONF,
-        )
+        size = {"executors": 1, "cores": 4, "memory": "512m", "python": sys.executable, "conf": CONF}
+        there = {"master": f"k8s://{address}", "namespace": "lab", "image": "keyshift:1", "driver_host": "127.0.0.1"}
+        place = SparkProfile(**there, **size, pod_template=str(template))
         home = tmp_path / "home"
         home.mkdir()
         with Lab(stack, jars("spark"), home, cores=0, say=print, spark_profile=place) as lab:
@@ -74,8 +49,7 @@ def made(stack, tmp_path, monkeypatch):
 @pytest.mark.parametrize("fault", ["kill:replica@4", "kill:executor@4"])
 def test_replicas_have_executors_of_their_own_and_one_that_loses_them_comes_back_with_others(made, fault):
     lab, pods = made
-    manifest = lab.run(spec(fault=fault, seconds=8.0, **REPLICATED))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(fault=fault, seconds=8.0, **REPLICATED)))
     assert manifest.verdict.others["diverged"] == 0
     labels = [pod["metadata"]["labels"] for pod in pods.made.values()]
     assert {each[REPLICA_LABEL] for each in labels} == {"0", "1"}

@@ -7,17 +7,15 @@ from pyspark import SparkContext
 
 from keyshift.experiment.commands import Cancel, MoveBy, Scale
 from keyshift.experiment.live_spec import live_spec
-from keyshift.lab.scripts.highest_rate import RateSearch
 from keyshift.planner import strategies
 from keyshift.waiting import wait_until
-from small_run import SMALL_LIVE, at_night, spec
+from small_run import SMALL_LIVE, at_night, good, spec
 
 
 @pytest.mark.parametrize("strategy", ["replicated", at_night("fluid"), at_night("stop_restart")])
 def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
     run = spec(strategy=strategy)
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(run))
     assert manifest.summary.events == round(run.run.rate * (run.run.seconds + run.run.warmup_s))
     stored = lab.store.get_manifest(manifest.run_id)
     assert stored.summary == manifest.summary
@@ -62,11 +60,9 @@ def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_othe
 @pytest.mark.parametrize("strategy", [name if name in ALONE else at_night(name) for name in LIVE])
 def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strategy):
     """Out, to one slot, and out again in one job: what comes back has been elsewhere, and partly still is."""
-    run = spec(
-        strategy=strategy, workload="windowcount", seconds=10.0, trigger_s=1.5, then_slots="1,3", gap_s=2.5, keys=2000
-    )
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
+    timed = {"seconds": 10.0, "trigger_s": 1.5, "then_slots": "1,3", "gap_s": 2.5}
+    run = spec(strategy=strategy, workload="windowcount", keys=2000, **timed)
+    manifest = good(lab.run(run))
     check_migrations(lab, manifest, 3)
 
 
@@ -78,14 +74,6 @@ def check_migrations(lab, manifest, number):
     decisions = lab.store.get_table(manifest.run_id, "decisions")
     assert set(decisions["migration"]) == set(range(number))
     assert decisions["reason"].str.len().min() > 0
-
-
-@pytest.mark.nightly("half a minute each; requests of the harness overlap without Spark")
-@pytest.mark.parametrize("strategy", ["meces", "chunked", "lazy"])
-def test_requests_that_overlap_replace_what_has_not_begun(lab, strategy):
-    run = spec(strategy=strategy, seconds=8.0, then_slots="1,4", gap_s=0.05, on_overlap="replace", size=None)
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
 
 
 def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
@@ -102,54 +90,20 @@ def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
 def test_each_stage_has_slots_of_its_own_that_share_processes_and_one_of_them_is_scaled_in(lab):
     chain = {"workload": "chain", "chain": "map,counter", "routers": 1, "rate": 1000.0}
     run = spec(**chain, stage_slots="map:1,counter:3", to_slots=2, strategy="fluid", slots_per_process=2)
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(run))
     migration, start = lab.store.get_table(manifest.run_id, "migration"), run.start("counter")
     assert {move.unit for move in start.moves_to(run.target(start))} == set(migration["unit"])
     assert (set(migration["source"]), set(migration["destination"]), set(migration["stage"])) == ({2}, {0, 1}, {1})
 
 
-@pytest.mark.nightly("a minute; tests/unit/lab/scripts has the same search in a job without Spark")
-def test_rates_are_tried_in_one_job_whose_verdict_is_of_all_of_them(lab):
-    """The work of an event alone takes longer than there is time for at the first rate, and at half of that."""
-    chain = {"workload": "chain", "chain": "map", "routers": 1, "slots": 1, "stage_work_us": "map:2500"}
-    search = RateSearch(bisections=0)
-    given = spec(**chain, trigger="none", trigger_s=0, rate=1000.0, seconds=2.0, catch_up_s=600.0)
-    manifest = lab.run(given, search.script)
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert [(tried.rate, tried.burst.sustained) for tried in search.tried[:4]] == [
-        *((1000.0, False), (1000.0, False), (500.0, False), (500.0, False)),
-    ]
-    assert search.highest in (0.0, 250.0)
-    assert any(note.startswith("the rate was searched") for note in manifest.notes)
-    assert manifest.summary.events == manifest.summary.results_due > 1000
-
-
-@pytest.mark.nightly("half a minute; slots of the harness have little room without Spark")
-def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_none(lab):
-    run = spec(strategy="pause_resume", queue_bytes=1 << 16, rate=8000.0, state_bytes=4096)
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
-
-
 def test_slots_that_work_in_turns_hand_over_what_waits_and_every_snapshot_is_right(lab):
-    run = spec(
-        ordering="live_robin",
-        heartbeat_ms=40.0,
-        workload="windowcount",
-        batch_s=5.0,
-        seconds=14.0,
-        snapshot_s=2.0,
-        verify="snapshots",
-    )
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
+    timed = {"batch_s": 5.0, "seconds": 14.0, "snapshot_s": 2.0, "verify": "snapshots"}
+    manifest = good(lab.run(spec(ordering="live_robin", heartbeat_ms=40.0, workload="windowcount", **timed)))
     assert manifest.summary.units_moved > 0
 
 
 @pytest.mark.nightly("half a minute each; test_deaths has batches that end, and so have slots in turns above")
 @pytest.mark.parametrize("strategy", ["fluid", "meces", "hybrid", "replicated", "stop_restart"])
 def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
-    manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))
-    assert manifest.status == "ok", manifest.verdict.examples
+    manifest = good(lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0)))
     assert manifest.summary.bytes_moved > 0, "also if the batch in which they moved is over"

@@ -86,9 +86,7 @@ def place(tmp_path):
 
 @pytest.mark.parametrize("sign_in", [at_night(PLAIN), SCRAM])
 @pytest.mark.usefixtures("no_other_spark")
-def test_a_run_signs_in_and_relies_neither_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in_a_command(
-    guarded, tmp_path, sign_in, place
-):
+def test_a_run_signs_in_and_nothing_can_be_read_on_the_wire_or_in_a_command(guarded, tmp_path, sign_in, place):
     endpoints = dataclasses.replace(guarded, sign_in=sign_in)
     with Lab(endpoints, jars("spark"), tmp_path, RUN.cores, lambda line: None, place) as cluster:
         manifest = cluster.run(RUN)

@@ -7,22 +7,10 @@ from keyshift.lab.run import run_in_one_job
 from keyshift.lab.scripts.series import OF_A_SERIES
 
 pytestmark = pytest.mark.nightly("two minutes; the quickstart makes such a series")
-SMALL = {
-    "rate": 1000.0,
-    "seconds": 9.0,
-    "warmup_s": 1.0,
-    "trigger_s": 3.0,
-    "keys": 2000,
-    "state_bytes": 256,
-    "key_groups": 16,
-}
-POINTS = {
-    "fluid": {"strategy": "fluid"},
-    "rhino": {"strategy": "rhino"},
-    "lazy": {"strategy": "lazy"},
-    "restart": {"strategy": "stop_restart"},
-    "at once": {"strategy": "all_at_once", "to_slots": 3},
-}
+SMALL = {"rate": 1000.0, "seconds": 9.0, "warmup_s": 1.0, "trigger_s": 3.0}
+SMALL |= {"keys": 2000, "state_bytes": 256, "key_groups": 16}
+POINTS = {name: {"strategy": name} for name in ("fluid", "rhino", "lazy")}
+POINTS |= {"restart": {"strategy": "stop_restart"}, "at once": {"strategy": "all_at_once", "to_slots": 3}}
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +19,7 @@ def runs(shared_lab):
     specs = [make_spec(SMALL | point) for point in POINTS.values()]
     made = [manifest for _, manifest in run_in_one_job(lab, specs)]
     assert [m.run_id for m in made] == [lab.store.get_manifest(m.run_id).run_id for m in made]
-    return {
-        name: (manifest, lab.store.get_tables(manifest.run_id)) for name, manifest in zip(POINTS, made, strict=True)
-    }
+    return {name: (each, lab.store.get_tables(each.run_id)) for name, each in zip(POINTS, made, strict=True)}
 
 
 def test_each_is_a_run_with_a_verdict_and_says_that_it_shares_a_job(runs):

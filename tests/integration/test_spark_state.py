@@ -45,9 +45,7 @@ def test_each_event_has_one_right_result(stack: Endpoints, spark: SparkSession, 
     assert created.min() < -2 and created.max() > 6, "there are results from before and behind the restart"
 
 
-def test_spark_repartitions_no_state_of_an_aggregation_in_real_time_mode(
-    stack: Endpoints, spark: SparkSession, tmp_path: Path
-):
+def test_spark_repartitions_no_state_in_real_time_mode(stack: Endpoints, spark: SparkSession, tmp_path: Path):
     """Once this fails, ``spark_state`` can be rescaled."""
     events, results = Topic.at(stack, "real-time-events", 2), Topic.at(stack, "real-time-results")
     for topic in (events, results):

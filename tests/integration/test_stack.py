@@ -62,13 +62,8 @@ def produce(kafka: str, topic: str, values: list[bytes]) -> None:
 
 
 def consume(kafka: str, topic: str, count: int) -> list[bytes]:
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=kafka,
-        group_id=name(),
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=int(DEADLINE_S * 1000),
-    )
+    how = {"auto_offset_reset": "earliest", "consumer_timeout_ms": int(DEADLINE_S * 1000)}
+    consumer = KafkaConsumer(topic, bootstrap_servers=kafka, group_id=name(), **how)
     values = [message.value for _, message in zip(range(count), consumer, strict=False)]
     consumer.close()
     return values
@@ -144,18 +139,11 @@ def test_credentials_are_private_and_never_shown(session_stack: Stack, stack: En
 def test_status_tells_address_process_uptime_memory_and_log(session_stack: Stack, stack: Endpoints) -> None:
     assert all_run(session_stack)
     found = {status.service: status for status in session_stack.status()}
-    assert {n: s.address for n, s in found.items()} == {
-        "kafka": stack.kafka,
-        "zookeeper": stack.zookeeper,
-        "minio": stack.minio,
-    }
+    addresses = {"kafka": stack.kafka, "zookeeper": stack.zookeeper, "minio": stack.minio}
+    assert {name: service.address for name, service in found.items()} == addresses
     for service in found.values():
-        assert service.up_s is not None
-        assert service.up_s >= 0
-        assert service.rss_mib is not None
-        assert service.rss_mib > 10
-        assert service.log == session_stack.home / "logs" / f"{service.service}.log"
-        assert service.log.is_file()
+        assert service.up_s >= 0 and service.rss_mib > 10
+        assert service.log == session_stack.home / "logs" / f"{service.service}.log" and service.log.is_file()
 
 
 # Trouble: a stack that may be broken
@@ -173,8 +161,7 @@ def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def test_up_leaves_alone_what_runs_well(own_stack: Stack) -> None:
     before = pids(own_stack)
     assert all(before.values())
-    assert own_stack.up() == own_stack.endpoints()
-    assert pids(own_stack) == before
+    assert (own_stack.up(), pids(own_stack)) == (own_stack.endpoints(), before)
 
 
 def test_a_killed_service_is_named_and_the_next_up_brings_it_back_with_its_data(own_stack: Stack) -> None:
@@ -249,8 +236,7 @@ def test_a_port_taken_by_somebody_else_is_avoided_and_down_leaves_no_process(own
         assert all_run(own_stack)
     assert f"Kafka: port {port} is taken, using {second.kafka.split(':')[1]}" in said
     assert second.kafka != first.kafka
-    assert second.zookeeper == first.zookeeper
-    assert second.minio == first.minio
+    assert (second.zookeeper, second.minio) == (first.zookeeper, first.minio)
     assert Stack(own_stack.home).endpoints() == second  # another process finds them too
 
 

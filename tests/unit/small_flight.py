@@ -83,14 +83,11 @@ class Holder:
 def push(clients, server, *shipments):
     """What was acknowledged, and the sizes that were sent."""
     acknowledged, sizes = {}, {}
-    clients.push(
-        server.address,
-        2,
-        "here:1",
-        shipments,
-        lambda shipment, size: sizes.__setitem__(shipment.unit, size),
-        acknowledged.update,
-    )
+
+    def sent(shipment, size):
+        sizes[shipment.unit] = size
+
+    clients.push(server.address, 2, "here:1", shipments, sent, acknowledged.update)
     return acknowledged, sizes
 
 

@@ -5,26 +5,13 @@ from keyshift.state.memory import MemoryState
 from keyshift.wire.config import JobConfig
 
 DEADLINE_S = 60.0
-CONFIG = JobConfig(
-    job="job",
-    attempt=0,
-    endpoints=Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s"),
-    workload="keycount",
-    parameters={"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0},
-    stage="counter",
-    routers=1,
-    slots=2,
-    key_groups=4,
-    token="secret",
-    slots_per_process=1,
-    chunk_bytes=1000,
-    queue_bytes=64 << 20,
-    deadline_s=30.0,
-    snapshot_s=0.0,
-    ordering="none",
-    heartbeat_us=20_000,
-    session_ms=500,
-)
+ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
+PARAMETERS = {"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0}
+NAMES = {"job": "job", "attempt": 0, "workload": "keycount", "stage": "counter", "token": "secret", "ordering": "none"}
+NUMBERS = {"routers": 1, "slots": 2, "key_groups": 4, "slots_per_process": 1}
+SIZES = {"chunk_bytes": 1000, "queue_bytes": 64 << 20}
+TIMES = {"deadline_s": 30.0, "snapshot_s": 0.0, "heartbeat_us": 20_000, "session_ms": 500}
+CONFIG = JobConfig(endpoints=ENDPOINTS, parameters=PARAMETERS, **NAMES, **NUMBERS, **SIZES, **TIMES)
 VALUE = CONFIG.make_stage().operator().state_schema
 
 

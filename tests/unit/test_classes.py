@@ -38,26 +38,13 @@ def aliases(source: str) -> list[str]:
 
 
 def all_classes() -> list[tuple[str, ast.ClassDef]]:
-    return [
-        (path.relative_to(ROOT).as_posix(), each)
-        for path in sorted(ROOT.rglob("*.py"))
-        for each in classes(path.read_text())
-    ]
-
-
-def test_methods_are_counted():
-    (found,) = classes("class A:\n    x: int\n    def a(self): ...\n    async def b(self): ...\n    def a(self): ...\n")
-    assert methods(found) == {"a", "b"}
+    paths = sorted(ROOT.rglob("*.py"))
+    return [(path.relative_to(ROOT).as_posix(), each) for path in paths for each in classes(path.read_text())]
 
 
 def test_no_class_but_the_machines_has_more_than_twenty_methods():
     large = {each.name for _, each in all_classes() if len(methods(each)) > MOST_METHODS}
     assert large == MACHINES
-
-
-def test_aliases_are_found():
-    source = "Be: TypeAlias = int\nOwn = NewType('Own', int)\nRow = TypeVar('Row')\n_Private = int | str\nMOST = 1"
-    assert aliases(source) == ["Be", "Own"]
 
 
 def test_no_two_types_have_one_name():

@@ -95,10 +95,8 @@ def test_a_state_folder_is_for_its_user_alone_whatever_makes_it(tmp_path, use):
     finally:
         os.umask(before)
     (tmp_path / "file").touch()
-    with (
-        pytest.raises(ServiceUnavailable, match=r"^cannot write to .*; set KEYSHIFT_HOME"),
-        use(tmp_path / "file" / "in"),
-    ):
+    refused = pytest.raises(ServiceUnavailable, match=r"^cannot write to .*; set KEYSHIFT_HOME")
+    with refused, use(tmp_path / "file" / "in"):
         pytest.fail("it was made")
 
 

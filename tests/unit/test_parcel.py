@@ -58,17 +58,18 @@ def thirds(strategy, snapshot, log):
 # -- strategies --------------------------------------------------------------------------------------------------------
 
 
-def test_a_function_of_a_cell_is_a_strategy_with_its_name_and_its_settings():
-    made = strategy(source="a test", unit="bin", bins=2)(thirds)
-    assert strategies.get("thirds") is made
-    assert (made.summary, made.source, made.bins) == ("Up to three units in each step", "a test", 2)
-    check_strategy(made)
+WITH_SETTINGS = strategy(source="a test", unit="bin", bins=2)
 
 
-def test_the_decorator_needs_no_parentheses():
-    made = strategy(thirds)
+@pytest.mark.parametrize(
+    ("decorator", "source", "bins"),
+    [(strategy, "a notebook", 1), (WITH_SETTINGS, "a test", 2)],
+    ids=["alone", "called"],
+)
+def test_a_function_of_a_cell_is_a_strategy_with_its_name_and_its_settings(decorator, source, bins):
+    made = decorator(thirds)
     assert strategies.get("thirds") is made
-    assert (made.source, made.bins) == ("a notebook", 1)
+    assert (made.summary, made.source, made.bins) == ("Up to three units in each step", source, bins)
     check_strategy(made)
 
 
@@ -143,6 +144,18 @@ def test_what_the_library_has_goes_by_its_name():
         model_of("keycont")
 
 
+IN_THE_BACKGROUND = """
+import json, sys
+from keyshift.checks import check_strategy
+from keyshift.experiment.definitions import define_own, own_parcels
+from keyshift.experiment.live_spec import live_spec
+define_own(json.loads(sys.argv[1]))
+spec = live_spec({'workload': 'threefold', 'strategy': 'thirds', 'more': 4})
+check_strategy(spec.point())
+print(spec.workload.times(), spec.point().summary, sorted(own_parcels(spec)['workload']))
+"""
+
+
 def test_a_job_in_the_background_gets_all_strategies_and_its_workload():
     defined_workload()
     strategy(source="a test")(thirds)
@@ -150,17 +163,7 @@ def test_a_job_in_the_background_gets_all_strategies_and_its_workload():
     parcels = own_parcels(spec)
     assert {kind: list(of) for kind, of in parcels.items()} == {"strategy": ["thirds"], "workload": ["threefold"]}
     assert own_parcels(make_spec({}))["workload"] == {}
-    told = elsewhere(
-        "import json, sys\n"
-        "from keyshift.experiment.definitions import define_own\n"
-        "from keyshift.experiment.live_spec import live_spec\n"
-        "define_own(json.loads(sys.argv[1]))\n"
-        "spec = live_spec({'workload': 'threefold', 'strategy': 'thirds', 'more': 4})\n"
-        "from keyshift.checks import check_strategy; check_strategy(spec.point())\n"
-        "from keyshift.experiment.definitions import own_parcels\n"
-        "print(spec.workload.times(), spec.point().summary, sorted(own_parcels(spec)['workload']))",
-        json.dumps(parcels),
-    )
+    told = elsewhere(IN_THE_BACKGROUND, json.dumps(parcels))
     assert told == "12 Up to three units in each step ['threefold']"
 
 

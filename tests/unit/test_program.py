@@ -185,15 +185,11 @@ def test_an_interrupt_that_comes_while_the_one_before_is_heard_of_is_not_told_on
 
 
 def test_what_is_ignored_stays_so_and_whoever_tidies_up_hears_of_the_others():
-    heard, before = [], {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: heard.append("behind it"))
-        with interrupts_wait(lambda: heard.append("inside")):
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGTERM)
-            assert heard == ["inside"]
-        assert heard == ["inside", "behind it"]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    heard = []
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: heard.append("behind it"))
+    with interrupts_wait(lambda: heard.append("inside")):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == ["inside"]
+    assert heard == ["inside", "behind it"]

@@ -23,6 +23,7 @@ NOTEBOOKS = {
 }
 PAGE = (ROOT / "notebooks" / "README.md").read_text()
 VALUE = r"\[[^]]*\]|[\d.]+"
+SHOWS = r"^ *figure = |\.round\(|\.style\.|^table"
 UNMAPPED = {"compare/02_compare_runs", "replication/03_moves"}  # which runs nothing, and which nobody has published
 NOT_PUBLISHED = ("start/", "incidents/")  # folders whose notebooks show no published figure
 
@@ -53,9 +54,8 @@ def published(line: str) -> Published:
     )
 
 
-LINES = [
-    line for line in PAGE.partition("| published figure |")[2].splitlines()[2:] if "to come" not in line.split("|")[2]
-]
+TABLE = PAGE.partition("| published figure |")[2].splitlines()[2:]
+LINES = [line for line in TABLE if "to come" not in line.split("|")[2]]
 ROWS = [published(line) for line in LINES]
 IDS = [row.figure.replace("*", "") for row in ROWS]
 
@@ -71,9 +71,7 @@ def drawn(name: str) -> set[str]:
     for cell in nbformat.read(NOTEBOOKS[name], as_version=4).cells:
         if cell.cell_type == "markdown" and (titles := re.findall(r"^## (.+)$", cell.source, re.MULTILINE)):
             heading = titles[-1]
-        elif cell.cell_type == "code" and re.search(
-            r"^ *figure = |\.round\(|\.style\.|^table", cell.source, re.MULTILINE
-        ):
+        elif cell.cell_type == "code" and re.search(SHOWS, cell.source, re.MULTILINE):
             found.add(heading)
     return found
 

@@ -43,10 +43,7 @@ class Model(BaseModel):
     ("raw", "said"),
     [
         ({"inner": {}}, "inner.address: field required (host:port)"),
-        (
-            {"inner": {"adress": "a:1"}},
-            "unknown key of inner 'adress': did you mean 'address'? known: address, size, names",
-        ),
+        ({"inner": {"adress": "a:1"}}, "unknown key of inner 'adress': did you mean 'address'? known: address, size"),
         ({"inner": 5}, "inner = 5: input should be a valid dictionary or instance of Inner or input should be 'none'"),
         ({"inner": {"address": "a"}}, "inner.address = 'a': string should match pattern ':' (host:port)"),
         ({"list": [{"address": ":", "size": 0}]}, "list.0.size = 0: input should be greater than or equal to 1"),

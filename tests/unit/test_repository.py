@@ -46,9 +46,8 @@ def make(*arguments: str, cwd: Path = ROOT, home: Path | None = None) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     if home:
         environment["HOME"] = str(home)
-    return subprocess.run(
-        ["make", *arguments], cwd=cwd, env=environment, check=True, capture_output=True, text=True
-    ).stdout
+    how = {"cwd": cwd, "env": environment, "check": True, "capture_output": True, "text": True}
+    return subprocess.run(["make", *arguments], **how).stdout
 
 
 # --- dependencies
@@ -153,24 +152,15 @@ def output_problems(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_import_from_the_public_face_alone(path):
-    code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+def test_a_notebook_has_readable_parameters_and_no_outputs_imports_from_the_public_face_and_links_to_no_file(path):
+    """JupyterLab does not reach what is outside of its root, and the HTML of an execution is elsewhere."""
+    found = nbformat.read(path, as_version=4)
+    nbformat.validate(found)
+    assert (output_problems(path), parameter_problems(path)) == ([], [])
+    words, code = ("\n".join(c.source for c in found.cells if c.cell_type == kind) for kind in ("markdown", "code"))
+    assert re.findall(r"\]\((?!https?:|#)[^)]*\)", words) == []
     imported = {node.module for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom) and node.module}
     assert {name for name in imported if name.startswith("keyshift")} == {"keyshift.suite"}
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebook_is_valid_without_outputs_and_with_readable_parameters(path):
-    nbformat.validate(nbformat.read(path, as_version=4))
-    assert output_problems(path) == []
-    assert parameter_problems(path) == []
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebooks_have_no_links_to_files(path):
-    """JupyterLab does not reach what is outside of its root, and the HTML of an execution is elsewhere."""
-    words = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
-    assert re.findall(r"\]\((?!https?:|#)[^)]*\)", words) == []
 
 
 def notebook(tmp_path: Path, *cells: nbformat.NotebookNode) -> Path:
@@ -200,8 +190,7 @@ def test_a_bad_parameters_line_is_found(tmp_path, source, problem):
 
 def test_a_missing_parameters_cell_and_a_left_output_are_found(tmp_path):
     path = notebook(tmp_path, nbformat.v4.new_code_cell("1 + 1", execution_count=3))
-    assert len(parameter_problems(path)) == 1
-    assert len(output_problems(path)) == 1
+    assert (len(parameter_problems(path)), len(output_problems(path))) == (1, 1)
 
 
 # --- sources
@@ -227,9 +216,8 @@ def test_a_path_of_a_machine_is_told_from_a_relative_one(folder):
 
 
 def test_the_core_loads_without_the_engine_or_any_client_of_a_service():
-    code = (
-        "import sys, keyshift.model.keys, keyshift.ordering, keyshift.planner, keyshift.protocol; print(*sys.modules)"
-    )
+    code = "import sys; from keyshift import ordering, planner, protocol; import keyshift.model.keys\n"
+    code += "print(*sys.modules)"
     environment = {"PYTHONPATH": str(Path(jars.__file__).parents[2])}  # of the package that is tested
     run = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     loaded = set(run.stdout.split())
@@ -302,11 +290,8 @@ def test_make_alone_lists_every_command_with_what_it_does():
 def test_clean_removes_what_make_left_and_nothing_else(tmp_path):
     repository, home = tmp_path / "repository", tmp_path / "home"
     kept = [repository / "lib/keyshift/model/keys.py", repository / "out/figure.png", home / ".cache/keyshift/minio"]
-    left = [
-        repository / ".venv/bin/python",
-        repository / "lib/keyshift/__pycache__/keys.pyc",
-        repository / ".mypy_cache/x",
-    ]
+    made = [".venv/bin/python", "lib/keyshift/__pycache__/keys.pyc", ".mypy_cache/x"]
+    left = [repository / name for name in made]
     for file in [*kept, *left, repository / "tests/x", repository / "notebooks/x"]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
@@ -376,8 +361,7 @@ def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_pa
     ci, env = ["bash", str(tmp_path / ".ci/run")], os.environ | {"LC_ALL": "C"}  # bash complains of a missing locale
     run = subprocess.run(ci, cwd="/", env=env, capture_output=True, text=True, check=False)
     assert run.returncode != 0
-    assert run.stdout.splitlines()[-1] == "1 failed, 2 passed in 3s"
-    assert run.stderr == ""
+    assert (run.stdout.splitlines()[-1], run.stderr) == ("1 failed, 2 passed in 3s", "")
     (tmp_path / "Makefile").write_text("test:\n\t@echo '3 passed in 3s'\n")
     run = subprocess.run(ci, cwd="/", env=env, capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[-1] == "3 passed in 3s"

@@ -8,15 +8,12 @@ from keyshift.experiment.spec import make_spec
 from keyshift.planner import targets
 
 
-def test_every_name_leads_somewhere():
+def test_every_name_leads_somewhere_and_one_that_is_not_there_is_told_with_those_that_are():
     assert suite.make_spec is make_spec
     assert suite.targets is targets
     assert dir(suite) == suite.__all__
     for name in suite.__all__:
         assert getattr(suite, name) is not None
-
-
-def test_a_name_that_is_not_there_is_told_with_those_that_are():
     with pytest.raises(AttributeError, match=r"no 'make_specs'; it has Assignment, .*make_spec"):
         _ = suite.make_specs
 

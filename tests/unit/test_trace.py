@@ -17,12 +17,5 @@ def test_moments_of_a_frame_are_brought_together_from_the_files_of_all_processes
     passed = moments(folder)  # frame 2 has not come out, so it has no legs
     assert sorted(passed["slot"]) == [0, 1]
     took = {leg: (passed[end] - passed[begin]).tolist() for leg, (begin, end) in LEGS.items()}
-    assert took == {
-        "due -> sent": [1, 1],
-        "sent -> router": [2, 2],
-        "router": [3, 3],
-        "router -> slot": [4, 4],
-        "slot": [5, 5],
-        "slot -> Kafka": [13, 13],
-        "due -> in the log": [28, 28],
-    }
+    wanted = {"due -> sent": 1, "sent -> router": 2, "router": 3, "router -> slot": 4, "slot": 5, "slot -> Kafka": 13}
+    assert took == {leg: [us, us] for leg, us in (wanted | {"due -> in the log": 28}).items()}

@@ -8,10 +8,13 @@ from keyshift.waiting import wait_until
 from waits import Clock
 
 
-def test_the_first_true_answer_ends_the_wait_and_is_given_back():
+def test_the_first_true_answer_ends_the_wait_and_with_no_time_at_all_it_is_asked_once():
     answers = iter([0, "", None, "here", "later"])
     assert wait_until(lambda: next(answers), 60.0, 0.0) == "here"
     assert next(answers) == "later"
+    asked = []
+    assert wait_until(lambda: asked.append(1), 0.0) is None
+    assert asked == [1]
 
 
 @pytest.fixture
@@ -26,12 +29,6 @@ def test_without_one_the_last_answer_is_given_after_the_deadline_and_not_before(
     asked = []
     assert wait_until(lambda: asked.append(1) or [], 2, 1) == []
     assert (clock.now, len(asked)) == (2, 3)
-
-
-def test_with_no_time_at_all_it_is_asked_once():
-    asked = []
-    assert wait_until(lambda: asked.append(1), 0.0) is None
-    assert asked == [1]
 
 
 def test_while_something_moves_the_deadline_begins_anew(clock):

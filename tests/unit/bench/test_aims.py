@@ -30,11 +30,9 @@ def found(*rows: dict) -> dict[str, tuple[float | None, bool | None]]:
 
 def test_the_spike_is_compared_with_its_own_past_and_with_the_naive_presets():
     rows = found(run("fluid", spike_ms=30), run("order_unaware", spike_ms=100), run("stop_restart", spike_ms=3000))
-    assert rows == {
-        "spike of fluid, against P99 before": (1.5, True),
-        "spike of fluid, against that of order_unaware": (0.3, False),
-        "spike of fluid, against that of stop_restart": (0.01, True),
-    }
+    spike = "spike of fluid, against"
+    of_others = {f"{spike} that of order_unaware": (0.3, False), f"{spike} that of stop_restart": (0.01, True)}
+    assert rows == {f"{spike} P99 before": (1.5, True)} | of_others
 
 
 def test_repetitions_are_compared_with_their_neighbours_and_those_without_one_left_out():
@@ -45,29 +43,18 @@ def test_repetitions_are_compared_with_their_neighbours_and_those_without_one_le
     assert row.ratio == pytest.approx(0.1)
 
 
-def test_a_run_that_is_not_correct_meets_no_aim():
-    assert found(run("fluid", verdict="bad")) == {}
-    assert found(run("fluid"), run("order_unaware", verdict="bad")) == {
-        "spike of fluid, against P99 before": (1.5, True)
-    }
-
-
-def test_a_figure_that_is_not_known_is_in_no_comparison():
-    assert found(run("lazy", p99_ms=None)) == {}
+def test_a_run_that_is_not_correct_meets_no_aim_and_a_figure_that_is_not_known_is_in_no_comparison():
+    assert found(run("fluid", verdict="bad")) == found(run("lazy", p99_ms=None)) == {}
     assert found(run("all_at_once", completion_s=None)) == found(run("all_at_once", floor_s=None)) == {}
+    of_its_own = {"spike of fluid, against P99 before": (1.5, True)}
+    assert found(run("fluid"), run("order_unaware", verdict="bad")) == of_its_own
 
 
 def test_completion_is_compared_with_the_floor_whole_and_without_alignment():
-    assert found(run("all_at_once")) == {
-        "completion of all_at_once, against the floor": (1.5, True),
-        "of it transfer and install, against the same": (0.8, None),
-    }
+    parts = {"of it transfer and install, against the same": (0.8, None)}
+    assert found(run("all_at_once")) == {"completion of all_at_once, against the floor": (1.5, True)} | parts
     missed = found(run("all_at_once", floor_s=0.4))
     assert missed["completion of all_at_once, against the floor"][1] is False
-
-
-def test_the_hand_over_is_transfer_and_install():
-    assert hand_over_s(run("fluid")) == pytest.approx(0.4)
     assert hand_over_s(run("fluid", completion_s=None)) is None
 
 
@@ -95,10 +82,8 @@ def stored(monkeypatch):
     runs: list[Any] = []
 
     def ended(*_):
-        halves = {"one": runs[::2], "other": runs[1::2]}
-        return {
-            name: SimpleNamespace(verdicts={each.run_id: each.status for each in half}) for name, half in halves.items()
-        }
+        halves = {"one": runs[::2], "other": runs[1::2]}.items()
+        return {name: SimpleNamespace(verdicts={each.run_id: each.status for each in half}) for name, half in halves}
 
     def get_manifests(run_ids):
         return [next(each for each in runs if each.run_id == run_id) for run_id in run_ids]

@@ -23,11 +23,7 @@ def test_a_leak_is_measured_however_noisy_it_is():
 
 @pytest.mark.parametrize(
     ("lives", "tolerance"),
-    [
-        *(([life(0.0, noise=10.0, seed=seed)], 4.0) for seed in range(5)),
-        ([life(0.0)], 0.0),
-        ([life(-50.0)], 0.0),
-    ],
+    [*(([life(0.0, noise=10.0, seed=seed)], 4.0) for seed in range(5)), ([life(0.0)], 0.0), ([life(-50.0)], 0.0)],
     ids=[*(f"noise {seed}" for seed in range(5)), "nothing changes", "it shrinks"],
 )
 def test_it_does_not_grow(lives, tolerance):

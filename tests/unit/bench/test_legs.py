@@ -40,10 +40,5 @@ def test_a_burst_is_measured_from_its_load_and_not_from_when_it_was_asked_for(mo
     measured = {row.measure: row.keyshift for row in legs.measure(None, None, make_spec({}), tmp_path, 8.0)}
     assert measured["due -> sent, P50"] == [10.0], "of seconds 107 to 113"
     cpu = {name.removeprefix("CPU of "): round(share, 6) for name, [share] in measured.items() if "CPU" in name}
-    of_its_second = 109.5  # the mean of samples that begin at 107 or later, and end at 111 at the latest
-    assert cpu == {
-        "driver": of_its_second,
-        "kafka": of_its_second + 10,
-        "spark_jvm": of_its_second,
-        "all but the driver": 2 * of_its_second + 10,
-    }
+    busy = 109.5  # the mean of samples that begin at 107 or later, and end at 111 at the latest
+    assert cpu == {"driver": busy, "kafka": busy + 10, "spark_jvm": busy, "all but the driver": 2 * busy + 10}

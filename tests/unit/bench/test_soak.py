@@ -24,15 +24,11 @@ from waits import Clock
 GOOD = {"summary": {"verdict": "ok", "events": 5}, "examples": [], "manifest": {"notes": ["a note"]}}
 
 
-def test_the_same_seed_draws_the_same_and_another_one_not():
-    assert rounds(3, 7200, 180, 4) == rounds(3, 7200, 180, 4)
-    assert rounds(3, 7200, 180, 4) != rounds(4, 7200, 180, 4)
-
-
-def test_every_fault_comes_before_any_comes_again():
+def test_the_seed_draws_rounds_in_which_every_fault_comes_before_any_comes_again():
     drawn = [each.fault for each in rounds(1, 7200, 180, 4)]
     assert sorted(drawn[: len(FAULTS)]) == sorted(FAULTS)
     assert len(drawn) == 39 and set(map(drawn.count, FAULTS)) == {3}
+    assert rounds(3, 7200, 180, 4) == rounds(3, 7200, 180, 4) != rounds(4, 7200, 180, 4)
 
 
 def test_rounds_are_in_time_and_move_something():
@@ -79,44 +75,36 @@ def samples(role="driver", per_h=0.0, threads_per_h=0.0, pid=7, begin_s=0.0):
     ]
 
 
-def leaks(rows):
-    return [(row.role, row.measure) for row in rows if row.leaks]
+def stepped(per_h):
+    return [each._replace(held_mib=each.held_mib + 50 * (each.t_s > 1400)) for each in samples(per_h=per_h)]
 
 
-def test_memory_that_grows_is_a_leak_and_a_little_is_not():
-    assert leaks(grown(samples(), 60)) == []
-    assert leaks(grown(samples(per_h=3.9), 60)) == []
-    assert leaks(grown(samples(per_h=20), 60)) == [("driver", "held_mib")]
-    assert leaks(grown(samples(threads_per_h=6), 60)) == [("driver", "threads")]
+MORE_AND_MORE = [each for number in range(8) for each in samples("worker", pid=number, begin_s=400.0 * number)]
 
 
-def test_one_step_up_is_no_leak_and_growth_that_goes_on_is():
-    def stepped(at_s, per_h):
-        return [each._replace(held_mib=each.held_mib + 50 * (each.t_s > at_s)) for each in samples(per_h=per_h)]
-
-    assert leaks(grown(stepped(1400, 0.0), 60)) == []
-    assert leaks(grown(stepped(1400, 20.0), 60)) == [("driver", "held_mib")]
-
-
-def test_processes_that_become_more_are_a_leak():
-    found = [each for number in range(8) for each in samples("worker", pid=number, begin_s=400.0 * number)]
-    rows = grown([each for each in found if each.t_s < 3600], 60)
-    assert leaks(rows) == [("worker", "processes")]
+@pytest.mark.parametrize(
+    ("found", "leaks"),
+    [
+        pytest.param(samples(), [], id="nothing grows"),
+        pytest.param(samples(per_h=3.9), [], id="memory, a little"),
+        pytest.param(samples(per_h=20), [("driver", "held_mib")], id="memory"),
+        pytest.param(samples(threads_per_h=6), [("driver", "threads")], id="threads"),
+        pytest.param(stepped(0.0), [], id="one step up"),
+        pytest.param(stepped(20.0), [("driver", "held_mib")], id="a step, and it goes on"),
+        pytest.param([each for each in MORE_AND_MORE if each.t_s < 3600], [("worker", "processes")], id="processes"),
+    ],
+)
+def test_what_goes_on_growing_is_a_leak(found, leaks):
+    assert [(row.role, row.measure) for row in grown(found, 60) if row.leaks] == leaks
 
 
 def test_what_lives_too_shortly_is_no_leak_and_is_told():
-    rows = grown(samples()[:3], 60)
-    assert leaks(rows) == []
-    assert {row.cells()[-1] for row in rows} == {"lives too short to tell"}
+    assert {(row.leaks, row.cells()[-1]) for row in grown(samples()[:3], 60)} == {(False, "lives too short to tell")}
 
 
 def happened(bad=""):
     each = rounds(1, 300, 60, 4)[0]
     return Happened(each, 30.0, "complete after 1.0 s", 123.4, [], bad)
-
-
-def test_a_soak_without_any_problem_has_none():
-    assert problems(GOOD, [happened()], grown(samples(), 60)) == []
 
 
 @pytest.mark.parametrize(
@@ -132,6 +120,7 @@ def test_a_soak_without_any_problem_has_none():
 def test_each_problem_is_told(told, bad, per_h, words):
     found = problems(told, [happened(bad)], grown(samples(per_h=per_h), 60))
     assert words in found[0] or words in found[-1], found
+    assert problems(GOOD, [happened()], grown(samples(), 60)) == []
 
 
 def test_the_summary_is_json():
@@ -178,14 +167,11 @@ HEAP = """4242:
 """
 
 
-def test_of_a_go_program_counts_what_its_last_collection_left():
+def test_of_a_go_program_counts_what_its_last_collection_left_and_of_a_heap_not_what_is_free():
     line = "gc {} @0.875s 1%: 7.3+9.3+0.11 ms clock, 14+0/7.1/1.4+0.23 ms cpu, 46->51->{} MB, 54 MB goal, 2 P"
     log = ["API: http://127.0.0.1:19000", line.format(4, 46), line.format(5, 31), "gc said nothing"]
     assert left_mib("\n".join(log)) == 31
     assert left_mib(log[0]) is None
-
-
-def test_what_is_free_in_a_heap_is_not_held():
     assert free_mib(HEAP) == (39296 - 15744 + 87424 - 1024) / 1024
 
 
@@ -242,9 +228,8 @@ def test_each_round_asks_for_a_migration_and_a_fault(run):
     assert {each.round.fault for each in made.happened} == {"stop:slot:3s", DRIVER}
     assert sorted(job.lasted) == [0.0, 3.0]
     assert len([call for call in job.calls if isinstance(call, MoveBy)]) == 2
-    assert {(each.outcome, each.bad, tuple(each.notes)) for each in made.happened} == {
-        ("complete after 1.0 s, died 1 x", "", ("died",))
-    }
+    told = {(each.outcome, each.bad, *each.notes) for each in made.happened}
+    assert told == {("complete after 1.0 s, died 1 x", "", "died")}
 
 
 def test_what_is_refused_was_answered(run):
@@ -333,12 +318,9 @@ def test_a_job_that_fails_anywhere_is_a_problem_and_the_summary_is_written(whole
     assert (said["verdict"] == "ok") == (where == "status"), "it is stopped for its verdict if it can be"
 
 
-def test_ctrl_c_stops_the_job_and_the_summary_has_its_verdict(whole):
+def test_ctrl_c_stops_the_job_and_the_summary_has_its_verdict_and_once_more_gives_it_up(whole):
     said, passed = whole(do=fail(KeyboardInterrupt()))
     assert passed and said["verdict"] == "ok" and said["rounds"] == []
-
-
-def test_ctrl_c_once_more_gives_the_job_up(whole):
     said, passed = whole(do=fail(KeyboardInterrupt()), stop=fail(KeyboardInterrupt()))
     assert not passed
     assert said["problems"] == ["the job gave no verdict", "given up"]

@@ -19,9 +19,8 @@ def latencies(late: range, late_ms: float) -> pd.DataFrame:
 
 def snapshots() -> pd.DataFrame:
     times = [-18.0, -12.0, -7.0, -2.0, 3.0]
-    return pd.DataFrame(
-        {"begun_s": times, "bytes_written": [256 * MIB, 2 * MIB, 3 * MIB, 4 * MIB, 99], "bytes_state": 256 * MIB}
-    )
+    written = [256 * MIB, 2 * MIB, 3 * MIB, 4 * MIB, 99]
+    return pd.DataFrame({"begun_s": times, "bytes_written": written, "bytes_state": 256 * MIB})
 
 
 def test_the_figures_are_of_the_quiet_time_and_of_what_comes_after_the_disturbance():

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -96,6 +97,16 @@ def stop_over_http():
         return str(error)
 
 
+@contextlib.contextmanager
+def beside(act):
+    """Another thread does it meanwhile; the list has what it gives."""
+    given = []
+    thread = threading.Thread(target=lambda: given.append(act()))
+    thread.start()
+    yield given
+    thread.join(WAIT_S)
+
+
 # -- endings: what is done with a world, one after the other; each gives what a user is told --------------------------
 
 
@@ -132,12 +143,9 @@ def is_killed_at(fault, act):
 
     def kill(world):
         world.set(fault)
-        said = []
-        thread = threading.Thread(target=lambda: said.append(act()))
-        thread.start()
-        assert wait_until(lambda: world.reached(fault), WAIT_S)
-        listed = sent(signal.SIGKILL)
-        thread.join(WAIT_S)
+        with beside(act) as said:
+            assert wait_until(lambda: world.reached(fault), WAIT_S)
+            listed = sent(signal.SIGKILL)
         world.unset(fault)
         return "\n".join([listed, *said])
 
@@ -174,11 +182,8 @@ def starts_as(fault, other):
             world.unset(fault)
 
         world.set(fault)
-        thread = threading.Thread(target=change)
-        thread.start()
-        said = started()
-        thread.join(WAIT_S)
-        return said
+        with beside(change):
+            return started()
 
     return start
 
@@ -192,10 +197,8 @@ def is_killed_as_it_ends(step):
                 os.kill(Jobs().read(NAME).pid, signal.SIGKILL)
 
         world.set("ending")
-        thread = threading.Thread(target=kill)
-        thread.start()
-        said = step(world)
-        thread.join(WAIT_S)
+        with beside(kill):
+            said = step(world)
         world.unset("ending")
         assert Jobs().journal(NAME).read() is not None
         return said
@@ -221,14 +224,37 @@ def changes_journal(changed):
 TERM, KILL = gets(signal.SIGTERM), gets(signal.SIGKILL)
 STOP, RESUME, FORGET = says("job", "stop", NAME), says("resume", NAME), says("job", "forget", NAME)
 TAKE_OVER = says("resume", NAME, "--take-over")
+RESUME_IS_INTERRUPTED = is_interrupted_at("resuming", lambda say: background.resume(NAME, say))
+OF_ANOTHER_KEYSHIFT = changes_journal(lambda text: text.replace(f'"format": {FORMAT}', '"format": 0', 1))
 
 
-def dies_of(fault):
+def dies_of(fault, start=start):
     return (start, sets(fault), ends_by_itself, unsets(fault))
+
+
+def stop_fails(start):
+    return (start, sets("no store"), STOP, unsets("no store"), ends_by_itself)
+
+
+def start_fails(start):
+    return (sets("no slots"), start, unsets("no slots"))
+
+
+def start_is_interrupted(at="starting", **more):
+    return is_interrupted_at(at, lambda say: background.start(VALUES | more, say, NAME))
 
 
 def resumed_with(fault):
     return (start, KILL, sets(fault), RESUME, unsets(fault), ends_by_itself)
+
+
+def while_away(parts, *steps):
+    """Services of which something is to be deleted."""
+    faults = [f"no {part}" for part in parts]
+    return (*map(sets, faults), *steps, still_made(*parts), *map(unsets, faults))
+
+
+STOP_WHILE_AWAY = (start, *while_away(["snapshots"], STOP, ends_by_itself))
 
 
 ENDINGS = {
@@ -240,84 +266,37 @@ ENDINGS = {
     "Kafka is away for 60 s, or the generator or the collector dies": dies_of("no Kafka"),
     "the query dies more often than `recoveries` allow": dies_of("query dies"),
     "an error that nobody has thought of": dies_of("a bug"),
-    "a stop that fails before its verdict is stored": (
-        start,
-        sets("no store"),
-        STOP,
-        unsets("no store"),
-        ends_by_itself,
-    ),
+    "a stop that fails before its verdict is stored": stop_fails(start),
     "a resume that fails": resumed_with("no ZooKeeper"),
     "a resume of a job that runs elsewhere": resumed_with("elsewhere"),
-    "a resume that is interrupted": (
-        start,
-        KILL,
-        is_interrupted_at("resuming", lambda say: background.resume(NAME, say)),
-        ends_by_itself,
-    ),
-    "a start that fails": (sets("no slots"), start, unsets("no slots")),
+    "a resume that is interrupted": (start, KILL, RESUME_IS_INTERRUPTED, ends_by_itself),
+    "a start that fails": start_fails(start),
     "a start while the disk is so full that there is no first journal": (
         starts_as("starting", "disk full"),
         unsets("disk full"),
     ),
-    "a start that is interrupted before the job is ready": (
-        is_interrupted_at("starting", lambda say: background.start(VALUES, say, NAME)),
-    ),
+    "a start that is interrupted before the job is ready": (start_is_interrupted(),),
     "its process is killed while it starts": (is_killed_at("starting", started),),
     "its process is killed while it undoes a start that was interrupted": (
-        is_killed_as_it_ends(is_interrupted_at("kept", lambda say: background.start(VALUES, say, NAME))),
+        is_killed_as_it_ends(start_is_interrupted("kept")),
         RESUME,
     ),
-    "it is stopped, and a service is away when it is to be deleted": (
-        start,
-        sets("no snapshots"),
-        STOP,
-        ends_by_itself,
-        still_made("snapshots"),
-        unsets("no snapshots"),
-    ),
+    "it is stopped, and a service is away when it is to be deleted": STOP_WHILE_AWAY,
     "it is killed when its verdict is stored, before it is deleted": (
         start,
         is_killed_at("stored", stop_over_http),
         RESUME,
     ),
-    "it is forgotten while a service is away": (
-        start,
-        KILL,
-        sets("no topics"),
-        sets("no stores"),
-        FORGET,
-        still_made("topics", "stores"),
-        unsets("no topics"),
-        unsets("no stores"),
-    ),
-    "its journal is of another keyshift": (
-        start,
-        KILL,
-        changes_journal(lambda text: text.replace(f'"format": {FORMAT}', '"format": 0', 1)),
-        RESUME,
-    ),
+    "it is forgotten while a service is away": (start, KILL, *while_away(["topics", "stores"], FORGET)),
+    "its journal is of another keyshift": (start, KILL, OF_ANOTHER_KEYSHIFT, RESUME),
     "a job with replicas is stopped": (start_replicas, STOP),
     "a job with replicas gets SIGTERM, or Ctrl-C": (start_replicas, TERM),
     "a job with replicas: its process is killed": (start_replicas, KILL),
     "a job with replicas: another process is to take it over": (start_replicas, TAKE_OVER, KILL),
-    "a job with replicas: all of them die": (
-        start_replicas,
-        sets("query dies"),
-        ends_by_itself,
-        unsets("query dies"),
-    ),
-    "a job with replicas: a stop fails before its verdict is stored": (
-        start_replicas,
-        sets("no store"),
-        STOP,
-        unsets("no store"),
-        ends_by_itself,
-    ),
-    "a job with replicas: a start that fails": (sets("no slots"), start_replicas, unsets("no slots")),
-    "a job with replicas: a start that is interrupted before the job is ready": (
-        is_interrupted_at("starting", lambda say: background.start(VALUES | REPLICATED, say, NAME)),
-    ),
+    "a job with replicas: all of them die": dies_of("query dies", start_replicas),
+    "a job with replicas: a stop fails before its verdict is stored": stop_fails(start_replicas),
+    "a job with replicas: a start that fails": start_fails(start_replicas),
+    "a job with replicas: a start that is interrupted before the job is ready": (start_is_interrupted(**REPLICATED),),
     "somebody has damaged its journal": (start, KILL, changes_journal(lambda text: text[:-9]), FORGET),
 }
 TOLD_AT_ONCE = {  # how to go on, before the process has ended
@@ -468,15 +447,19 @@ def test_how_a_job_ends_some_day_is_not_how_a_process_did_that_was_to_take_it_ov
     assert json.loads(entry.read_text())["log"] == before.log and not Path(f"{before.log}.1").exists()
 
 
-def test_a_job_that_runs_elsewhere_can_be_reached_there_when_a_resume_was_refused(world):
+def test_a_job_that_runs_elsewhere_can_be_reached_and_keeps_its_files_when_a_resume_was_refused(world, tmp_path):
     started()
     sent(signal.SIGKILL)
-    before = Jobs().read(NAME)
+    before, work = Jobs().read(NAME), tmp_path / "work"
+    work.mkdir()
     world.set("elsewhere")
     command("resume", NAME)
     after = Jobs().read(NAME)
     assert (after.url, after.token, after.pid) == (before.url, before.token, before.pid)
-    assert "the job runs elsewhere" in after.why
+    assert "the job runs elsewhere" in after.why and work.exists()
+    world.unset("elsewhere")
+    command("resume", NAME)
+    assert not work.exists(), "by then they are nobody's"
 
 
 @pytest.mark.parametrize("end", ["given up", "dies", "its lab is closed"])
@@ -495,21 +478,15 @@ def test_of_a_job_of_a_notebook_nothing_is_left(world, end):
     assert world.made == []
 
 
-ELSEWHERE = {
-    "another process has taken the job over (`keyshift resume NAME --take-over`)": (
-        test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everything_to_it
-    ),
-    "`keyshift down --wipe` (refused while a job has something in services that are not embedded)": (
-        test_wiping_the_services_deletes_all_jobs
-    ),
-    "a job of a notebook (`start_job`, `Lab.start`) that is given up, or dies": (
-        test_of_a_job_of_a_notebook_nothing_is_left
-    ),
+ELSEWHERE = {  # in the tests above
+    "another process has taken the job over (`keyshift resume NAME --take-over`)",
+    "`keyshift down --wipe` (refused while a job has something in services that are not embedded)",
+    "a job of a notebook (`start_job`, `Lab.start`) that is given up, or dies",
 }
 
 
 def test_every_ending_of_the_document_is_brought_about_and_no_other():
-    assert {row[0] for row in rows(4)} == ENDINGS.keys() | ELSEWHERE.keys()
+    assert {row[0] for row in rows(4)} == ENDINGS.keys() | ELSEWHERE
     assert {row[0] for row in rows(3)} == SURVIVALS.keys()
 
 
@@ -648,10 +625,8 @@ def _(world, monkeypatch):
             thread.join(WAIT_S)
         answers = {"rate": {"rate": 5.0}, "cancel": {"cancelled": True}, "stop": job.manifest}
         assert told == answers | {"dies": told["dies"]}
-        assert job.inner.calls == ["start", "recover"] and job.traffic.told[-2:] == [
-            ("change_rate", 5.0, "events"),
-            ("end_load",),
-        ]
+        assert job.inner.calls == ["start", "recover"]
+        assert job.traffic.told[-2:] == [("change_rate", 5.0, "events"), ("end_load",)]
         return str(told["dies"])
 
 
@@ -698,71 +673,40 @@ def test_a_job_survives_what_the_document_says_it_survives(world, monkeypatch, w
 def test_of_a_start_and_resumes_at_the_same_time_one_has_the_job(world):
     started()
     sent(signal.SIGKILL)
-    both, outcomes = threading.Barrier(3, timeout=WAIT_S), []
+    all_of_them = threading.Barrier(3, timeout=WAIT_S)
 
     def at_once(act):
-        both.wait()
+        all_of_them.wait()
         try:
-            outcomes.append(act()[0].pid)
+            return act()[0].pid
         except BadInput as error:
-            outcomes.append(str(error))
+            return str(error)
 
     acts = [lambda: background.resume(NAME, print)] * 2 + [lambda: background.start(VALUES, print, NAME)]
-    threads = [threading.Thread(target=at_once, args=(act,)) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-    (pid,) = [outcome for outcome in outcomes if isinstance(outcome, int)]
-    assert Jobs().read(NAME).pid == pid
+    with ThreadPoolExecutor(3) as pool:
+        outcomes = list(pool.map(at_once, acts))
+    assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [Jobs().read(NAME).pid]
     others = [said for said in map(str, outcomes) if "runs, process" in said or "there is a job of this name" in said]
     assert len(others) == 2
     assert '"verdict": "ok"' in command("job", "stop", NAME)
 
 
-def test_a_job_that_runs_is_not_forgotten(world):
+def test_a_job_that_runs_is_not_forgotten_and_of_one_that_has_ended_nothing_runs_on_and_a_stop_deletes_nothing(world):
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
     started()
     assert f"`keyshift job stop {NAME}` ends it" in command("job", "forget", NAME)
     assert (world.made, client().status()["state"]) == (PARTS, "running")
-
-
-def test_to_stop_a_job_that_has_ended_deletes_nothing(world):
-    started()
     sent(signal.SIGTERM)
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert [child for child in left if child.status() != "zombie"] == []
     assert f"`keyshift resume {NAME}` goes on with it" in command("job", "stop", NAME)
     assert Jobs().journal(NAME).read() is not None and world.made == PARTS
 
 
 def test_a_stop_that_comes_while_a_job_starts_is_not_lost(world):
     world.set("starting")
-    thread = threading.Thread(target=started)
-    thread.start()
-    assert wait_until(lambda: world.reached("starting"), WAIT_S)
-    stopping, stopped = client(), []
-    second = threading.Thread(target=lambda: stopped.append(stopping.stop()))
-    second.start()
-    world.unset("starting")
-    second.join(WAIT_S)
-    thread.join(WAIT_S)
+    with beside(started):
+        assert wait_until(lambda: world.reached("starting"), WAIT_S)
+        with beside(client().stop) as stopped:
+            world.unset("starting")
     assert stopped[0]["summary"]["verdict"] == "ok"
-
-
-def test_temporary_files_of_a_job_that_runs_elsewhere_stay(world, tmp_path):
-    started()
-    sent(signal.SIGKILL)
-    work = tmp_path / "work"
-    work.mkdir()
-    world.set("elsewhere")
-    command("resume", NAME)
-    assert work.exists()
-    world.unset("elsewhere")
-    command("resume", NAME)
-    assert not work.exists(), "by then they are nobody's"
-
-
-def test_nothing_of_a_job_that_has_ended_runs_on(world):
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    started()
-    sent(signal.SIGTERM)
-    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    assert [child for child in left if child.status() != "zombie"] == []

@@ -45,8 +45,7 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
         before.decided(ending)
         before.ending = ending
         before.ended(mock.Mock(error=None, run_id="first", why="it died"))
-    assert jobs.journal(NAME).read().run_id == "second"
-    assert jobs.read(NAME).why == ""
+    assert (jobs.journal(NAME).read().run_id, jobs.read(NAME).why) == ("second", "")
     after.decided(Ending.STOPPED)
     assert jobs.journal(NAME).read() is None
 
@@ -73,7 +72,7 @@ def test_a_job_that_runs_outlives_the_loss_of_its_entry():
 
 
 def test_whoever_resumes_a_job_has_the_load_that_was_chosen_for_it():
-    jobs, begun = Jobs(), entry("first", rate="auto", frame_ms="auto", keys=50)
+    jobs, begun = Jobs(), entry("first", **{"run.rate": "auto", "frame_ms": "auto", "keys": 50})
     spec = begun.spec.settled(rate=300.0, frame_ms=50.0)
     begun.chosen(spec)
     begun.keep(journal_of("first"))

@@ -1,4 +1,4 @@
-"""The HTTP server as strangers meet it: who asks nothing is sent away, and who brings much is not listened to."""
+"""The HTTP server as strangers meet it: who asks nothing, or comes when too many have, is sent away."""
 
 import contextlib
 import socket
@@ -43,15 +43,6 @@ def answered(found):
                 continue
         return None
     return int(answer.split()[1])
-
-
-@pytest.mark.parametrize(
-    "body", [b"Content-Length: 1000000000\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"]
-)
-def test_who_has_no_token_gets_an_answer_before_the_body_is_there(address, body):
-    with connection(address) as stranger:
-        stranger.sendall(b"POST /here HTTP/1.1\r\nHost: x\r\n" + body)
-        assert answered(stranger) == 401
 
 
 @pytest.mark.parametrize("before", [b"", ASKED], ids=["at first", "after an answer"])

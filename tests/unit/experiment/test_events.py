@@ -72,18 +72,14 @@ def test_with_a_rate_that_is_chosen_later_the_events_are_counted_later(path):
         replaying(path, rate="auto", seed=8)
 
 
-def test_a_job_that_lasts_and_one_of_several_migrations_have_no_file(path):
+def test_a_job_that_lasts_or_whose_script_may_change_the_rate_and_one_of_several_migrations_have_no_file(path):
     write_events(make_spec(LOAD), path)
     with pytest.raises(BadInput, match="events is of a run with a scenario and an end"):
         live_spec({"workload": "saas", "events": str(path)})
-    assert one_job([make_spec(LOAD)] * 2) is not None
-    assert one_job([replaying(path)] * 2) is None
-
-
-def test_a_script_that_may_change_the_rate_has_no_file(path):
-    write_events(make_spec(LOAD), path)
     with pytest.raises(BadInput, match=r"events = .*events\.parquet: trigger = script may change the rate"):
         replaying(path, trigger="script", script="1: rate 200")
+    assert one_job([make_spec(LOAD)] * 2) is not None
+    assert one_job([replaying(path)] * 2) is None
 
 
 @pytest.mark.parametrize("changes, words", [({"rate": "auto"}, "rate = auto"), ({"again": True}, "drawn events")])

@@ -22,20 +22,15 @@ def loads(rate=1000.0, rates="", rate_steps="", injectors=1, warmup_s=10.0, seco
 
 def test_a_source_has_the_rate_that_it_was_given_or_its_own_or_that_of_the_first():
     assert loads() == [SourceLoad(1000.0, []), SourceLoad(5.0, []), SourceLoad(1000.0, [])]
-    assert loads(rates="clock:1, control:0", injectors=2) == [
-        SourceLoad(1000.0, [], 2),
-        SourceLoad(0.0, [], 2),
-        SourceLoad(1.0, [], 2),
-    ]
+    others = [SourceLoad(rate, [], 2) for rate in (1000.0, 0.0, 1.0)]
+    assert loads(rates="clock:1, control:0", injectors=2) == others
 
 
 def test_steps_are_of_the_first_source_or_of_the_named_one_and_silence_is_a_rate():
     first, control, clock = loads(rate_steps=f"control={PUBLISHED}")
     assert (first.steps, clock.steps) == ([], [])
-    assert control.steps == [
-        *((40.0, 500.0), (70.0, 250.0), (100.0, 0.0), (130.0, 0.0)),
-        *((160.0, 0.0), (190.0, 250.0), (220.0, 500.0), (250.0, 1000.0)),
-    ]
+    steps = [500.0, 250.0, 0.0, 0.0, 0.0, 250.0, 500.0, 1000.0]
+    assert control.steps == [(40.0 + 30.0 * number, rate) for number, rate in enumerate(steps)]
     assert control.events(310) == 40 * 5 + 30 * (500 + 250 + 0 + 0 + 0 + 250 + 500) + 60 * 1000
     first, control, clock = loads(rate_steps="0:2000; clock = 5:1,7:2")
     assert (first.steps, control.steps, clock.steps) == ([(10.0, 2000.0)], [], [(15.0, 1.0), (17.0, 2.0)])
@@ -55,6 +50,7 @@ def test_steps_are_of_the_first_source_or_of_the_named_one_and_silence_is_a_rate
         ({"rate_steps": "control=30:500,20:1"}, "ascending and below seconds = 300"),
         ({"rate_steps": "control=30:500:2"}, "each with a rate, e.g. 0:2000,10:6000"),
         ({"rate_steps": "control=30:-1"}, "each with a rate"),
+        ({"rate_steps": "1:fast"}, "each with a rate, e.g. 0:2000,10:6000"),
         ({"rate_steps": "control=300:1"}, "below seconds = 300"),
         ({"rate_steps": "0:1;consumer=0:2"}, "source consumer is there twice"),
     ],

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from keyshift.checks import check_backend
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.live_spec import anywhere, chosen_values, live_spec
+from keyshift.experiment.live_spec import anywhere, live_spec
 from keyshift.experiment.parameters import known_parameters
 from keyshift.experiment.parts import JobPart, RunPart
 from keyshift.experiment.replicas import deaths_of
@@ -30,45 +30,22 @@ from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.windowcount import WindowCount
 
 
-def test_the_defaults_are_a_possible_run():
-    spec = make_spec({})
-    assert spec.cores == spec.job.routers + max(spec.job.slots, spec.scenario.to_slots)
-    assert spec.start().moves_to(spec.target(spec.start()))
-
-
-def test_a_parameter_goes_to_the_part_that_declares_it():
+def test_a_parameter_goes_to_the_part_that_declares_it_the_strategy_and_the_workload_too():
     spec = make_spec({"rate": 10.0, "slots": 3, "trigger": "shuffle", "keys": 77, "size": None, "deadline_s": 5})
     assert (spec.run.rate, spec.job.slots, spec.scenario.trigger) == (10.0, 3, "shuffle")
     assert (spec.workload.keys, spec.job.deadline_s) == (77, 5)
     assert make_spec({"workload.keys": 77, "run.rate": 10.0}) == make_spec({"keys": 77, "rate": 10.0})
-
-
-def test_the_settings_of_a_strategy_can_be_changed_one_by_one():
     assert make_spec({"strategy": "chunked", "size": 3}).point().size == 3
     assert make_spec({"strategy": "meces", "bins": 4}).workload.model_dump()["bins"] == 4
     assert make_spec({"strategy": "fluid"}).point() == strategies.get("fluid")
-
-
-def test_a_workload_has_parameters_of_its_own_beside_those_of_all():
     given = {"window_ms": 250, "delay_ms": 0, "late_share": 0.5, "idle_ms": 100, "keys": 50}
     workload = make_spec({"workload": "windowcount"} | given).workload
     assert workload.model_dump().items() >= given.items()
     assert make_spec({"workload": "windowcount"}).workload.window_ms == 500
 
 
-def test_a_file_that_a_workload_cannot_read_is_refused_before_anything_is_started(tmp_path):
-    bad = tmp_path / "latin.txt"
-    bad.write_bytes("ein Wort, dann\nM\u00fche".encode("latin-1"))
-    with pytest.raises(BadInput, match="line 2, byte 2 is 0xfc, which is not UTF-8"):
-        make_spec({"workload": "wordcount", "text": str(bad)})
-    with pytest.raises(BadInput, match="cannot be read"):
-        make_spec({"workload": "wordcount", "text": str(tmp_path / "none.txt")})
-
-
 @pytest.mark.parametrize(("workload", "name"), [("wordcount", "text"), ("stock", "tape")])
-def test_a_file_is_read_from_where_it_was_when_the_spec_was_made_and_results_do_not_say_where(
-    tmp_path, monkeypatch, workload, name
-):
+def test_a_file_is_read_from_where_it_was_at_first_and_results_do_not_say_where(tmp_path, monkeypatch, workload, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("7|A||10.25|0|400|600001|B\n")
@@ -117,20 +94,6 @@ def test_what_is_left_to_the_machine_is_chosen_later_and_nothing_else_is_changed
     assert make_spec(flat) == settled == settled.settled(rate=1.0, frame_ms=1.0), "chosen once"
 
 
-def test_another_process_has_the_load_that_was_chosen():
-    values = {"run.rate": "auto", "frame_ms": "auto", "keys": 50}
-    spec = live_spec(values).settled(rate=700.0, frame_ms=50.0)
-    assert live_spec(chosen_values(values, spec)) == spec
-    assert chosen_values({"rate": 3.0}, live_spec({"rate": 3.0})) == {"rate": 3.0}
-
-
-def test_a_repetition_has_other_events_and_is_the_same_otherwise():
-    spec = make_spec({"seed": 4, "rate": 10.0})
-    again = spec.repeated(2)
-    assert again.parameters() == spec.parameters() | {"seed": 6}
-    assert spec.repeated(0) == spec
-
-
 def test_targets_are_whole_key_groups_whatever_the_unit():
     spec = make_spec({"strategy": "meces", "bins": 4, "trigger": "shuffle", "affected": 3, "key_groups": 16})
     moved = {move.unit for move in spec.start().moves_to(spec.target(spec.start()))}
@@ -139,25 +102,14 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
     assert len(moved) == 12
 
 
-def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
-    measured = make_spec({"trigger": "balance", "slots": 2, "key_groups": 4})
-    assert measured.target(measured.start(), heat=[9, 1, 1, 1]).owner[:2] == (0, 1)
-    zipf = make_spec({"trigger": "zipf", "skew": 2.0, "slots": 2, "key_groups": 8})
-    assert len(zipf.start().moves_to(zipf.target(zipf.start()))) > 0
-
-
 @pytest.mark.parametrize(
     ("setting", "value", "remedy"),
     [
         ("slots=0", "slots = 0", "greater than or equal to 1"),
-        ("rate_steps=10:2000,5:1", "rate_steps = '10:2000,5:1'", "ascending"),
         ("rate_steps=24:2000", "rate_steps = '24:2000'", "below seconds = 24"),
-        ("rate_steps=1:-2", "rate_steps = '1:-2'", "each with a rate"),
-        ("rate_steps=1:fast", "rate_steps = '1:fast'", "e.g. 0:2000,10:6000"),
         ("rate_steps=7", "rate_steps = '7'", "e.g. 0:2000,10:6000"),
         ("rate=-1", "rate = -1", "greater than 0"),
         ("rates=events:5", "rates = 'events:5'", "events is the only source, and its rate is rate = 2000"),
-        ("rate_steps=control=0:5", "rate_steps = 'control=0:5'", "known: events"),
         ("source_routers=control:1", "source_routers = 'control:1'", "known: events"),
         ("injectors=3", "injectors = 3", "lower injectors or raise routers"),
         ("injectors=0", "injectors = 0", "greater than or equal to 1"),
@@ -251,11 +203,7 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
         ("stage_slots=counter:96", "96 slots makes 9600 rows/s", "raise frame_ms"),
         ("workload=chain stage_slots=counter-1:3 stage=counter-3", "'counter-3'", "known: counter-1, counter-2, all"),
         ("workload=chain stage=counter-1,counter-1", "stage counter-1 is there twice", "leave one out"),
-        (
-            "workload=chain stage=all fault=stop:source@prepare:3s",
-            "come to 'prepare' at the same time, and each would be hit",
-            "name one stage",
-        ),
+        ("workload=chain stage=all fault=stop:source@prepare:3s", "to 'prepare' at the same time", "name one stage"),
         ("workload=chain stage=all,counter-1", "stage = all,counter-1: all stands alone", "leave out counter-1"),
         ("workload=chain stage=counter-1,al", "stage = 'counter-1,al': unknown stage 'al'", "did you mean 'all'"),
         ("trigger=auto stage_slots=counter:5 slots_max=4", "slots = 5 of counter", "slots_max = 4"),
@@ -298,12 +246,8 @@ def test_key_groups_may_go_to_any_slot_that_is_provisioned():
 
 def test_no_number_of_a_run_may_be_infinite():
     """Times and rates are added up, multiplied and waited for."""
-    numbers = [
-        name
-        for part in (RunPart, JobPart, ScenarioPart, AutoscalerPart)
-        for name, field in part.model_fields.items()
-        if field.annotation is float
-    ]
+    fields = [each for part in (RunPart, JobPart, ScenarioPart, AutoscalerPart) for each in part.model_fields.items()]
+    numbers = [name for name, field in fields if field.annotation is float]
     assert {"rate", "deadline_s", "gap_s", "slo_ms"} < set(numbers)
     for name in numbers:
         for given in ("inf", math.inf, math.nan):
@@ -396,20 +340,9 @@ def test_the_skew_of_words_is_told_only_where_they_are_drawn():
 def test_settings_are_json_or_text():
     given = ["rate=5000", "keys=10", "trigger=shuffle", "cache=true", "order=id", "moves=0:1", "then_slots=4,3", "cap="]
     python = ["fast=True", "slow=False", "none=None"]
-    assert named_values([*given, "size=null", *python]) == {
-        "rate": 5000,
-        "keys": 10,
-        "trigger": "shuffle",
-        "cache": True,
-        "order": "id",
-        "moves": "0:1",
-        "then_slots": "4,3",
-        "cap": "",
-        "size": None,
-        "fast": True,
-        "slow": False,
-        "none": None,
-    }
+    texts = {"trigger": "shuffle", "order": "id", "moves": "0:1", "then_slots": "4,3", "cap": ""}
+    values = {"rate": 5000, "keys": 10, "cache": True, "size": None, "fast": True, "slow": False, "none": None}
+    assert named_values([*given, "size=null", *python]) == texts | values
     assert not make_spec(named_values(["returns=False"])).job.returns
 
 
@@ -423,11 +356,8 @@ def test_every_parameter_says_what_it_means_and_has_one_owner():
 
 
 def test_steps_of_the_rate_count_from_the_beginning_of_the_measured_time():
-    [plain] = make_spec({}).loads
-    assert (plain, plain.events(28)) == (SourceLoad(2000.0, []), 2000.0 * 28)
     [load] = make_spec({"rate": 100, "rate_steps": "0:2000,10:6000,20:0", "warmup_s": 3, "seconds": 24}).loads
     assert load == SourceLoad(100.0, [(3.0, 2000.0), (13.0, 6000.0), (23.0, 0.0)])
-    assert load.events(27) == 3 * 100 + 10 * 2000 + 10 * 6000
     assert load.events(8) == 3 * 100 + 5 * 2000, "before the steps that are to come"
     with pytest.raises(BadInput, match="nothing is offered"):
         make_spec({"rate_steps": "0:0", "warmup_s": 0})
@@ -547,29 +477,17 @@ ORDERED = {"ordering": "live_robin"}
     ("values", "refusal"),
     [
         ({"ordering": "robin"}, "unknown order protocol 'robin': .*known: none, live_robin, time_merge, kazoo"),
-        (
-            {"ordering": "kazoo", "snapshot_s": 5},
-            "ordering = kazoo with snapshot_s = 5: .*; set snapshot_s = 0, or replicas = 2$",
-        ),
-        (
-            {"ordering": "kazoo", "workload": "chain", "stage": "counter-1"},
-            "kazoo with stage = counter-1: leaders order the rows of each slot by themselves, .*; set stage = ",
-        ),
+        ({"ordering": "kazoo", "snapshot_s": 5}, "kazoo with snapshot_s = 5: .*; set snapshot_s = 0, or replicas = 2$"),
+        ({"ordering": "kazoo", "workload": "chain", "stage": "counter-1"}, "stage = counter-1: .*; set stage = "),
         ({"ordering": "kazoo", "session_ms": 19}, "session_ms = 19: .*greater than or equal to 20"),
         (ORDERED | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
         (ORDERED | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),
         (ORDERED | {"heartbeat_ms": 2001, "deadline_s": 2}, "heartbeat_ms = 2001: .*deadline_s = 2; lower"),
-        (
-            ORDERED | {"strategy": "meces"},
-            "strategy = meces: fetch_back = 2: .*fetch_back = 0; .*all_at_once, fluid",
-        ),
+        (ORDERED | {"strategy": "meces"}, "meces: fetch_back = 2: .*fetch_back = 0; .*all_at_once, fluid"),
         (ORDERED | {"strategy": "stop_restart"}, "gate = query: .*set gate = none; "),
         (ORDERED | {"strategy": "pause_resume"}, "gate = router: "),
         (ORDERED | {"strategy": "lazy"}, "transfer = access: .*set transfer = push or fetch; "),
-        (
-            ORDERED | {"workload": "chain", "snapshot_s": 5},
-            "snapshot_s = 5: workload = chain has the stages counter-1, counter-2, .*; set snapshot_s = 0$",
-        ),
+        (ORDERED | {"workload": "chain", "snapshot_s": 5}, "the stages counter-1, counter-2, .*; set snapshot_s = 0$"),
     ],
 )
 def test_what_is_not_possible_with_an_order_is_refused_and_what_is_possible_is_named(values, refusal):
@@ -578,6 +496,7 @@ def test_what_is_not_possible_with_an_order_is_refused_and_what_is_possible_is_n
 
 
 TWO = ORDERED | {"replicas": 2}
+APART = TWO | {"to_slots": 3, "replicas_move": "one_by_one"}
 
 
 @pytest.mark.parametrize(("values", "named"), [(ORDERED, True), (TWO, False)])
@@ -592,10 +511,7 @@ def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(value
     [
         ({"replicas": 0}, "replicas = 0: .*greater than or equal to 1"),
         ({"replicas": 9}, "replicas = 9: .*less than or equal to 8"),
-        (
-            {"replicas": 2},
-            "replicas = 2 with ordering = none: .* would differ; set ordering to one of: live_robin, time_merge, kazoo",
-        ),
+        ({"replicas": 2}, "with ordering = none: .* differ; set ordering to one of: live_robin, time_merge, kazoo"),
         (TWO | {"trigger": "balance"}, "trigger = balance: .* measured itself; set trigger to one of: none, scale,"),
         (TWO | {"trigger": "auto"}, "replicas = 2 with trigger = auto: "),
         (TWO | {"trigger": "script", "script": "4: scale 3"}, "replicas = 2 with trigger = script: "),
@@ -607,24 +523,12 @@ def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(value
         (TWO | {"fault": "kill:daemon@3"}, "with fault = kill:daemon@3: not possible yet; .*kill:replica@4"),
         (TWO | {"fault": "kill:replica@3, kill:slot@3"}, "none would be left; raise replicas to 3"),
         (TWO | {"fault": "kill:replica@3, kill:replica@3"}, "none would be left; raise replicas to 3"),
-        (
-            TWO | {"replicas": 3, "fault": "kill:slot@3, kill:replica@3"},
-            "with fault = kill:slot@3, kill:replica@3: both would hit the same replica, .* or another time",
-        ),
+        (TWO | {"replicas": 3, "fault": "kill:slot@3, kill:replica@3"}, "both would hit .* replica, .* another time"),
         (TWO | {"fault": "kill:replica@3, kill:replica@5", "returns": False}, "none would be left; .* replicas to 3"),
         ({"fault": "kill:replica@steady"}, "replicas = 1: none would be left; raise replicas to 2"),
-        (
-            TWO | {"fault": "kill:replica@transfer"},
-            "nothing moves; set trigger to one of: scale, ",
-        ),
-        (
-            TWO | {"fault": "kill:follower@steady"},
-            "with fault = kill:follower@steady: with ordering = live_robin nobody leads, .* to one of: kazoo$",
-        ),
-        (
-            TWO | {"ordering": "kazoo", "fault": "kill:follower@3, kill:replica@3"},
-            "none would be left; .*replicas to 3",
-        ),
+        (TWO | {"fault": "kill:replica@transfer"}, "nothing moves; set trigger to one of: scale, "),
+        (TWO | {"fault": "kill:follower@steady"}, "with ordering = live_robin nobody leads, .* to one of: kazoo$"),
+        (TWO | {"ordering": "kazoo", "fault": "kill:follower@3, kill:replica@3"}, "none would be left; .* to 3"),
         ({"fault": "kill:follower@4"}, "replicas = 1: none would be left; raise replicas to 2"),
         (TWO | {"fault": "kill:follower@transfer"}, "follower has the phases steady, or seconds"),
         (TWO | {"fault": "kill:replica@batch"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
@@ -633,24 +537,12 @@ def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(value
         (TWO | {"fault": "cut:kafka@3"}, "cut needs how long the first replica is cut off, as in cut:kafka@4:3s"),
         ({"fault": "cut:kafka@3:3s"}, "cut:kafka@3:3s: there are no others that go on meanwhile; set replicas = 2"),
         ({"fault": "stop:replica@4:3s"}, "stop:replica@4:3s: there are no others that go on meanwhile; set replicas"),
-        (
-            {"fault": "kill:source@transfer", "trigger": "none"},
-            "fault = kill:source@transfer: nothing moves; set trigger = scale, or another one",
-        ),
+        ({"fault": "kill:source@transfer", "trigger": "none"}, "nothing moves; set trigger = scale, or another one"),
         (TWO | {"fault": "stop:replica@batch:1s"}, "replica has the phases steady, prepare, switch, .*, or seconds"),
         (TWO | {"replicas_move": "apart"}, "replicas_move = 'apart': input should be 'together' or 'one_by_one'"),
-        (
-            TWO | {"to_slots": 3, "replicas_move": "one_by_one", "workload": "chain"},
-            "with replicas_move = one_by_one: possible with a single keyed stage, and there are counter-1, ",
-        ),
-        (
-            TWO | {"to_slots": 3, "replicas_move": "one_by_one", "ordering": "kazoo"},
-            "with replicas_move = one_by_one and ordering = kazoo: a leader orders .*; set it to together$",
-        ),
-        (
-            TWO | {"to_slots": 3, "replicas_move": "one_by_one", "fault": "kill:replica@transfer"},
-            "one_by_one and fault = kill:replica@transfer: .* does not come back .*; set returns = false",
-        ),
+        (APART | {"workload": "chain"}, "one_by_one: possible with a single keyed stage, and there are counter-1, "),
+        (APART | {"ordering": "kazoo"}, "one_by_one and ordering = kazoo: a leader orders .*; set it to together$"),
+        (APART | {"fault": "kill:replica@transfer"}, "@transfer: .* does not come back .*; set returns = false"),
         ({"spares": 1}, "spares = 1: no replica would ever need one; set spares = 0, or set replicas = 2"),
         (TWO | {"spares": 1, "returns": False}, "spares = 1: no .*; set spares = 0, or set returns = true$"),
         (TWO | {"spares": 5}, "spares = 5: .*less than or equal to 4"),
@@ -716,9 +608,8 @@ def test_replicas_have_different_assignments_only_if_one_moves_after_the_other(v
 
 
 def test_replicas_read_one_input_and_write_under_names_of_their_own():
-    config = job_config(
-        make_spec(TWO | {"fault": "kill:replica@steady"}), "run", Endpoints("k", "z", "m", "", ""), None
-    )
+    alike = TWO | {"fault": "kill:replica@steady"}
+    config = job_config(make_spec(alike), "run", Endpoints("k", "z", "m", "", ""), None)
     assert config.faults == () and not config.replicated
     in_a_phase = TWO | {"fault": "kill:replica@transfer", "to_slots": 3}
     config = job_config(make_spec(in_a_phase), "run", Endpoints("k", "z", "m", "", ""), None)
@@ -745,9 +636,7 @@ def test_a_job_that_lasts_has_leaders_only_with_replicas_and_one_stage():
     assert live_spec(led).job.snapshot_s == 10.0
     with pytest.raises(BadInput, match=r"^ordering = kazoo: a job that lasts .*: none, live_robin, time_merge$"):
         live_spec({"ordering": "kazoo", "snapshot_s": 0})
-    with pytest.raises(
-        BadInput, match=r"^ordering = kazoo with workload = chain: .* comes to counter-2, .*time_merge$"
-    ):
+    with pytest.raises(BadInput, match=r"^ordering = kazoo with workload = chain: .* to counter-2, .*time_merge$"):
         live_spec(led | {"workload": "chain"})
 
 
@@ -770,8 +659,6 @@ def test_all_stages_of_a_chain_may_migrate():
     everything = make_spec(chain | {"stage": "all"})
     assert everything.moving == ["map", "counter-1", "counter-2"]
     assert everything.cores == everything.job.routers + 3 * 4
-    with pytest.raises(BadInput, match=r"unknown stage 'al': .*map, counter-1, counter-2, all"):
-        make_spec(chain | {"stage": "al"})
 
 
 @pytest.mark.parametrize("first", [WindowCount, KeyCount])

@@ -62,37 +62,6 @@ def test_the_clock_does_not_fall_when_another_leader_is_behind():
     assert [machine.take(True).clock for _ in range(2)] == [77, 77]
 
 
-def test_a_leader_orders_nothing_before_it_has_read_that_its_term_begins():
-    machine = opened()
-    machine.arrived([data(0, 0)])
-    machine.elected(2)
-    begins = proposed(machine)
-    assert begins == Record(2, 0)
-    machine.propose(5_000)
-    assert machine.take_effects() == []
-    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 4_000, (up_to(0, 0),))), (2, begins)])
-    machine.propose(6_000)
-    assert machine.take_effects() == [], "what the leader before has ordered is not ordered again"
-    machine.arrived([data(0, 1)])
-    machine.propose(7_000)
-    assert proposed(machine) == Record(2, 1, 7_000, (up_to(0, 1),))
-
-
-def test_a_leader_has_one_record_under_way_and_gathers_meanwhile():
-    machine = leader()
-    machine.arrived([data(0, 0)])
-    machine.propose(10_000)
-    first = proposed(machine)
-    machine.arrived([data(1, 0), data(0, 1)])
-    machine.propose(12_000)
-    assert machine.take_effects() == []
-    assert taken(machine) == [], "nothing is delivered that was only proposed"
-    machine.heard([(1, first), (2, first)])
-    assert taken(machine) == [[(0, 0)]]
-    machine.propose(13_000)
-    assert proposed(machine) == Record(1, 2, 13_000, (up_to(1, 0), up_to(0, 1)))
-
-
 def test_a_leader_orders_what_comes_though_its_clock_is_set_back():
     machine = leader()
     machine.arrived([data(0, 0)])
@@ -183,62 +152,6 @@ def test_a_leader_that_wakes_resigns_when_it_reads_another_term_and_its_records_
     assert machine.take_effects() == [Resign()], "that term is another one's"
 
 
-def test_a_gap_ends_the_replica():
-    machine = opened()
-    with pytest.raises(ProtocolViolation, match="the order log goes from record 1 of term 3 to 3"):
-        machine.heard([(0, Record(3, 0)), (1, Record(3, 1)), (2, Record(3, 3))])
-
-
-def test_barriers_do_not_wait_for_what_a_record_orders_behind_them_as_it_may_come_in_the_next_batch():
-    machine = opened()
-    barriers = [Row(BARRIER, router, 2, 0, 0) for router in range(2)]
-    machine.arrived([data(0, 0, 10), barriers[0], data(1, 0, 10), barriers[1], data(1, 1, 20, 2)])
-    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 5, (up_to(0, 2), up_to(1, 1))))])
-    assert taken(machine) == [[(0, 0), (1, 0)], "control"]
-    machine.arrived([data(0, 1, 20, 2)])
-    assert taken(machine) == []
-    machine.arrived([data(0, 2, 20, 2)])
-    assert taken(machine) == [[(0, 1), (0, 2), (1, 1)]]
-
-
-def test_what_is_ordered_behind_a_barrier_waits_for_the_barriers_of_all_and_comes_record_by_record():
-    def barrier(router):
-        return Row(BARRIER, router, 2, 0, 0)
-
-    rows = [
-        data(0, 0, 10),
-        barrier(0),
-        data(0, 1, 20, 2),
-        data(0, 2, 20, 2),
-        data(1, 0, 10),
-        barrier(1),
-        data(1, 1, 20, 2),
-    ]
-    log = [
-        (0, Record(1, 0)),
-        (1, Record(1, 1, 5, (up_to(0, 1),))),
-        (2, Record(1, 2, 6, (up_to(0, 2),))),
-        (3, Record(1, 3, 7, (up_to(1, 1),))),
-    ]
-    expected = [[(0, 0)], [(1, 0)], "control", [(0, 1)], [(0, 2)], [(1, 1)]]
-    machine = opened()
-    machine.arrived(rows)
-    machine.heard(log)
-    assert taken(machine) == expected
-    for turns in range(len(expected)):  # the same if it goes on elsewhere anywhere
-        machine = opened()
-        machine.arrived(rows)
-        machine.heard(log)
-        begun = [machine.take(True) for _ in range(turns)]
-        position, waiting = machine.save()
-        assert position.log.offset < 1 or turns > 3, "some of what the first record orders is left"
-        machine = Kazoo(SETTING, position)
-        machine.arrived(waiting)
-        machine.heard(log[position.log.offset + 1 :])
-        assert len(begun) + len(taken(machine)) == len(expected)
-    assert machine.save()[0].log == LogPlace(3, 1, 3)
-
-
 def captures(router, offset, name=b"one"):
     return Row(CAPTURE, router, 1, offset, 0, name)
 
@@ -257,25 +170,6 @@ def test_a_capture_cuts_no_record_and_comes_when_all_in_front_of_it_was_delivere
     again.arrived([data(0, 1), data(1, 1)])  # behind the capture: one was delivered
     again.heard([(3, Record(1, 3, 7, (up_to(1, 1),)))])
     assert taken(again) == [[(1, 1)]]
-
-
-def test_a_capture_that_one_channel_has_passed_goes_to_the_next_batch_with_what_waits():
-    machine = opened()
-    machine.arrived([data(0, 0), captures(0, 0), data(0, 1), captures(0, 1, b"two"), data(0, 2), data(1, 0)])
-    machine.heard([(0, Record(1, 0)), (1, Record(1, 1, 5, (up_to(0, 0),)))])
-    assert taken(machine) == [[(0, 0)]]
-    position, waiting = machine.save()
-    assert [(row.kind, row.offset) for row in waiting] == [
-        (CAPTURE, 0),
-        (DATA, 1),
-        (CAPTURE, 1),
-        (DATA, 2),
-        (DATA, 0),
-    ]
-    machine = Kazoo(SETTING, position)
-    machine.arrived([*waiting, captures(1, 0)])
-    machine.heard([(2, Record(1, 2, 6, (up_to(1, 0),)))])
-    assert taken(machine) == [[(1, 0)], "control"]
 
 
 def test_channels_that_have_passed_different_captures_end_the_replica():

@@ -3,12 +3,10 @@
 import pytest
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.ordering import Local, Position, Setting
+from keyshift.ordering import Position, Setting
 from keyshift.ordering.live_robin import LiveRobin
 from keyshift.ordering.time_merge import TimeMerge
-from keyshift.runtime.row import BARRIER, CAPTURE, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
-
-MARKER = 7
+from keyshift.runtime.row import BARRIER, CAPTURE, DATA, TICK, Row
 
 
 def data(router, offset, watermark, payload=b"", version=1):
@@ -23,8 +21,8 @@ def barrier(router, offset, version, kind=BARRIER, name=b""):
     return Row(kind, router, version, offset, 0, name)
 
 
-def opened(machine=LiveRobin, channels=2, **settings):
-    setting = Setting(channels, 10, **settings)
+def opened(machine=LiveRobin, **settings):
+    setting = Setting(2, 10, **settings)
     return machine(setting, Position.begin(setting, 1))
 
 
@@ -72,111 +70,24 @@ def test_epochs_that_all_channels_close_at_once_are_one_turn():
     assert offsets(second) == [(0, 1)]
 
 
-def test_ticks_that_close_no_epoch_are_local_and_markers_pass_by():
-    machine = opened()
-    marker = Row(MARKER, 0, 0, 0, 0, b"ready")
-    machine.arrived([tick(0, 0, 5), marker, tick(0, 1, 10), tick(0, 2, 15), tick(1, 0, 0), tick(1, 1, 12)])
-    (turn,) = taken(machine)
-    assert sorted(offsets(turn)) == [(0, 1), (1, 1)]
-    assert machine.take_effects() == [Local(marker)]
-    assert machine.take_effects() == []
-
-
-def test_barriers_are_delivered_together_behind_their_turn_whether_the_slot_is_ready_or_not():
-    machine = opened()
-    machine.arrived([data(0, 0, 10), barrier(0, 0, 2), data(0, 1, 20, version=2), data(1, 0, 40)])
-    assert [turn.number for turn in taken(machine)] == [1]
-    machine.arrived([barrier(1, 0, 2)])
-    (control,) = taken(machine, ready=False)
-    assert [row.version for row in control.control] == [2, 2]
-    assert (control.number, control.rows, control.met, control.reached) == (1, (), 10, 10)
-    assert [offsets(turn) for turn in taken(machine)] == [[(0, 1)]]
-
-
-def test_a_channel_may_not_go_on_where_another_has_a_barrier():
-    machine = opened()
-    machine.arrived([data(0, 0, 10), barrier(0, 0, 2), data(1, 0, 10), data(1, 1, 20)])
-    assert machine.take(True).number == 1
-    with pytest.raises(ProtocolViolation, match="channel 1 goes on at epoch 1, where channel 0 has a barrier of ver"):
-        machine.take(True)
-
-
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (
-            [data(0, 0, 5), barrier(0, 0, 2), data(1, 0, 10), tick(0, 1, 10, 2)],
-            "channel 0 has a barrier that is not beh",
-        ),
+        ([data(0, 0, 5), barrier(0, 0, 2), data(1, 0, 10), tick(0, 1, 10, 2)], "has a barrier that is not behind"),
+        ([data(0, 0, 10), data(0, 1, 20), barrier(0, 0, 2)], "at offset 0, and has come to offset 1"),
+        ([data(0, 0, 10), data(0, 1, 20), barrier(0, 2, 2)], "at offset 2, and has"),
+        ([data(0, 0, 10), barrier(0, 0, 2), data(1, 0, 10), data(1, 1, 20)], "channel 1 goes on at epoch 1, where"),
         ([data(0, 0, 10), barrier(0, 0, 3), data(1, 0, 10), barrier(1, 0, 2)], "stand at different barriers"),
-        (
-            [data(0, 0, 10), barrier(0, 0, 2), data(0, 0, 20, version=3)],
-            "channel 0 has a row of version 3 at offset 0, where it was under version 2",
-        ),
+        ([data(0, 0, 10), barrier(0, 0, 2), data(0, 0, 20, version=3)], "a row of version 3 at offset 0, where it was"),
         ([data(0, 0, 10), barrier(0, 0, 2), data(0, 1, 20)], "a row of version 1 behind version 2"),
     ],
-    ids=["not behind a mark", "different ones", "again", "an old version"],
+    ids=["in an epoch", "in front of its mark", "behind it", "passed", "different ones", "again", "an old version"],
 )
 def test_what_cannot_be_there_ends_the_replica(rows, words):
     machine = opened()
     with pytest.raises(ProtocolViolation, match=words):
         machine.arrived(rows)
         taken(machine)
-
-
-@pytest.mark.parametrize(
-    ("offset", "words"), [(0, "at offset 0, and has come to offset 1"), (2, "at offset 2, and has")]
-)
-def test_a_barrier_is_right_behind_its_mark(offset, words):
-    machine = opened()
-    machine.arrived([data(0, 0, 10), data(0, 1, 20)])
-    with pytest.raises(ProtocolViolation, match=words):
-        machine.arrived([barrier(0, offset, 2)])
-
-
-def test_the_next_batch_begins_with_a_barrier_that_is_swallowed_and_goes_on_with_what_waited():
-    whole, machine = opened(), opened()
-    before = [data(0, 0, 10), data(1, 0, 14), data(0, 1, 15, b"kept"), barrier(1, 0, 2, SNAPSHOT, b"s")]
-    behind = [barrier(0, 0, 2, SNAPSHOT, b"s"), data(0, 1, 25, version=2), data(1, 1, 21, version=2)]
-    before[2:3] = []
-    whole.arrived([*before, *behind])
-    expected = taken(whole)
-    machine.arrived(before)
-    turns = taken(machine)
-    position, waiting = machine.save()
-    assert [row.kind for row in waiting] == [SNAPSHOT]
-    assert position.turn == 1
-    machine = LiveRobin(machine.setting, position)
-    machine.arrived([*waiting, barrier(0, 1, 1), barrier(1, 1, 2), *behind])
-    assert turns + taken(machine) == expected
-    assert len(expected) == 3
-
-
-def test_rows_that_come_again_are_dropped():
-    machine = opened()
-    rows = [data(0, 3, 10), data(1, 8, 10), data(0, 4, 20), data(1, 9, 20)]
-    machine.arrived(rows)
-    taken(machine)
-    machine = LiveRobin(machine.setting, machine.save()[0])
-    machine.arrived([*rows, data(0, 7, 30), data(1, 10, 30)])
-    assert [offsets(turn) for turn in taken(machine)] == [[(1, 10), (0, 7)]]
-    assert not machine.waiting_bytes
-
-
-def test_a_later_stage_notices_a_turn_of_its_sender_that_is_missing():
-    machine = opened(later=True)
-    machine.arrived([tick(0, 1, 10), data(0, 2, 20), data(1, 1, 10)])
-    with pytest.raises(ProtocolViolation, match="channel 1 goes from turn 1 to turn 3: rows are missing"):
-        machine.arrived([data(1, 3, 30)])
-
-
-def test_a_savepoint_keeps_the_version():
-    machine = opened()
-    machine.arrived(
-        [data(0, 0, 10), barrier(0, 0, 1, SAVEPOINT, b"end"), data(1, 0, 10), barrier(1, 0, 1, SAVEPOINT, b"end")]
-    )
-    _, control = taken(machine)
-    assert [row.payload for row in control.control] == [b"end", b"end"]
 
 
 def test_captures_behind_one_frame_are_as_many_as_where_each_epoch_has_its_own_frame():
@@ -204,9 +115,8 @@ def test_time_merge_gives_the_events_of_a_turn_to_its_sort_and_keeps_marks():
         return sorted(rows, key=lambda row: row.payload)
 
     machine = opened(TimeMerge, merge=merge)
-    machine.arrived(
-        [data(0, 0, 4, b"c"), data(0, 1, 8, b"d"), tick(0, 2, 10), data(1, 0, 9, b"a"), data(1, 1, 12, b"b")]
-    )
+    machine.arrived([data(0, 0, 4, b"c"), data(0, 1, 8, b"d"), tick(0, 2, 10)])
+    machine.arrived([data(1, 0, 9, b"a"), data(1, 1, 12, b"b")])
     (turn,) = taken(machine)
     assert seen == [[b"a", b"b", b"c", b"d"]]
     assert [row.payload for row in turn.rows] == [b"a", b"b", b"c", b"d", b""]

@@ -142,16 +142,7 @@ def test_to_be_rescaled_a_job_is_begun_anew(monkeypatch):
 def test_the_state_in_sparks_checkpoint_is_that_of_the_oracle():
     workload = CountedByState(keys=20, state_bytes=64, key_groups=8)
     events = pd.DataFrame({"key": [3, 3, 5]})
-    results = pd.DataFrame(
-        {
-            "key": [3, 3, 5],
-            "router": 0,
-            "offset": [0, 1, 2],
-            "position": 0,
-            "count": [1, 2, 1],
-            "stamp": [0, 1, 0],
-        }
-    )
+    results = events.assign(router=0, offset=[0, 1, 2], position=0, count=[1, 2, 1], stamp=[0, 1, 0])
     state = pd.DataFrame({"key": range(20), "count": 0, "whole": True})
     state.loc[[3, 5], "count"] = [2, 1]
 

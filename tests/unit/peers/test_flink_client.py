@@ -19,11 +19,13 @@ Answers = Callable[[str, str], object]
 @pytest.fixture
 def client(tmp_path):
     """A client of a cluster that gives these answers: ``(method, path)`` → several, one for each time; the last stays.
-    ``asked``: what it was asked, with the bodies.
+    Its ``asked``: what it was asked, with the bodies.
     """
     clients = []
 
-    def make(answers: dict[tuple[str, str], list[object]], asked: list[tuple[str, str, bytes]]) -> FlinkClient:
+    def make(answers: dict[tuple[str, str], list[object]]) -> FlinkClient:
+        asked: list[tuple[str, str, bytes]] = []
+
         def handle(request: httpx.Request) -> httpx.Response:
             asked.append((request.method, request.url.path, request.content))
             given = answers[request.method, request.url.path]
@@ -34,6 +36,7 @@ def client(tmp_path):
 
         transport = httpx.MockTransport(handle)
         clients.append(FlinkClient("http://jobs", "http://sql", tmp_path, transport))
+        clients[-1].asked = asked
         return clients[-1]
 
     yield make
@@ -47,20 +50,20 @@ RESULT = ("GET", "/v3/sessions/s/operations/o/result/0")
 
 
 def test_a_statement_is_carried_out_under_its_settings_and_waited_for_and_may_make_no_job(client):
-    asked: list = []
     ready = {"resultType": "PAYLOAD", "jobID": "j", "results": {"data": []}}
     none = {"resultType": "PAYLOAD", "results": {"data": []}}
-    flink = client(SESSION | STATEMENT | {RESULT: [{"resultType": "NOT_READY"}, ready, none]}, asked)
+    flink = client(SESSION | STATEMENT | {RESULT: [{"resultType": "NOT_READY"}, ready, none]})
     flink.open_session()
     assert flink.execute("INSERT INTO a", **{"parallelism.default": "4"}) == "j"
-    assert [path for _, path, _ in asked][-2:] == [RESULT[1], RESULT[1]]
-    assert b'"executionConfig":{"parallelism.default":"4"}' in asked[1][2] and b"INSERT INTO a" in asked[1][2]
+    assert [path for _, path, _ in flink.asked][-2:] == [RESULT[1], RESULT[1]]
+    body = flink.asked[1][2]
+    assert b'"executionConfig":{"parallelism.default":"4"}' in body and b"INSERT INTO a" in body
     assert flink.execute("CREATE TABLE a") == ""
 
 
 def test_what_flink_refuses_is_one_line_with_the_last_cause(client):
     refused = httpx.Response(500, json={"errors": ["Internal server error.", TRACE]})
-    flink = client(SESSION | {("POST", "/v3/sessions/s/statements"): [refused]}, [])
+    flink = client(SESSION | {("POST", "/v3/sessions/s/statements"): [refused]})
     flink.open_session()
     with pytest.raises(ServiceUnavailable, match=r"^Flink answered 500: java\.lang\.G: inner"):
         flink.execute("SELECT")
@@ -70,7 +73,7 @@ def test_a_cluster_is_ready_when_both_answer_and_its_slots_are_free(client):
     overview = ("GET", "/overview")
     info = {("GET", "/v3/info"): [{}]}
     few = {"slots-available": 1, "flink-version": "2.2.0"}
-    flink = client(info | {overview: [httpx.ConnectError("refused"), few, few | {"slots-available": 4}]}, [])
+    flink = client(info | {overview: [httpx.ConnectError("refused"), few, few | {"slots-available": 4}]})
     assert [flink.ready(4) for _ in range(3)] == [False, False, True]
     assert flink.version() == "2.2.0"
 
@@ -80,46 +83,42 @@ def vertex(running: int) -> dict[str, object]:
 
 
 def test_a_job_runs_when_all_tasks_of_all_vertices_do(client):
-    asked: list = []
     some, both = {"vertices": [vertex(2), vertex(1)]}, {"vertices": [vertex(2), vertex(2)]}
-    flink = client({("GET", "/jobs/j/status"): [{"status": "RUNNING"}], ("GET", "/jobs/j"): [some, both]}, asked)
+    flink = client({("GET", "/jobs/j/status"): [{"status": "RUNNING"}], ("GET", "/jobs/j"): [some, both]})
     flink.await_running("j", 60)
-    assert [path for _, path, _ in asked].count("/jobs/j") == 2
+    assert [path for _, path, _ in flink.asked].count("/jobs/j") == 2
 
 
 def test_a_job_that_has_failed_says_why(client):
     history = {"exceptionHistory": {"entries": [{"stacktrace": TRACE}]}}
     answers = {("GET", "/jobs/j/status"): [{"status": "FAILED"}], ("GET", "/jobs/j/exceptions"): [history]}
     with pytest.raises(ServiceUnavailable, match=r"^Flink's job is FAILED: java\.lang\.G: inner$"):
-        client(answers, []).require_alive("j")
+        client(answers).require_alive("j")
     ended = {("GET", "/jobs/j/status"): [{"status": "FINISHED"}], ("GET", "/jobs/j/exceptions"): [{}]}
     with pytest.raises(ServiceUnavailable, match="FINISHED: it gives no reason"):
-        client(ended, []).require_alive("j")
+        client(ended).require_alive("j")
 
 
 STOP = {("POST", "/jobs/j/stop"): [{"request-id": "t"}]}
 MADE = ("GET", "/jobs/j/savepoints/t")
 
 
-def test_a_stop_waits_for_its_savepoint_and_knows_its_size(client, tmp_path):
-    asked: list = []
+def test_a_stop_waits_for_its_savepoint_and_knows_its_size_and_one_that_fails_says_why(client, tmp_path):
     (tmp_path / "savepoint-j-1").mkdir()
     (tmp_path / "savepoint-j-1" / "_metadata").write_bytes(b"x" * 300)
     done = {"status": {"id": "COMPLETED"}, "operation": {"location": f"file:{tmp_path}/savepoint-j-1"}}
     waiting = {"status": {"id": "IN_PROGRESS"}, "operation": None}
-    flink = client(STOP | {MADE: [waiting, waiting, done]}, asked)
+    flink = client(STOP | {MADE: [waiting, waiting, done]})
     savepoint, _ = flink.stop("j")
     assert savepoint.endswith("/savepoint-j-1") and flink.size(savepoint) == 300
     for _ in range(2):  # there may be none
         flink.remove_savepoints()
         assert flink.size(savepoint) == 0 and not (tmp_path / "savepoint-j-1").exists()
-    assert len(asked) == 4 and b'"drain":false' in asked[0][2] and tmp_path.as_uri().encode() in asked[0][2]
-
-
-def test_a_savepoint_that_fails_says_why(client):
+    assert len(flink.asked) == 4
+    assert all(each in flink.asked[0][2] for each in (b'"drain":false', tmp_path.as_uri().encode()))
     failed = {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": {"stack-trace": TRACE}}}
     with pytest.raises(ServiceUnavailable, match=r"stopped with a savepoint: java\.lang\.G: inner"):
-        client(STOP | {MADE: [failed]}, []).stop("j")
+        client(STOP | {MADE: [failed]}).stop("j")
 
 
 def running(vertices: int, parallelism: int, tasks: int) -> dict[str, object]:
@@ -137,27 +136,16 @@ RESCALING = {
 HISTORY = [{"id": number, "trigger_timestamp": 1000 * number, "state_size": 100 * number} for number in (6, 5)]
 
 
-def test_a_running_job_is_rescaled_when_all_its_tasks_are_as_many_as_wanted(client):
-    asked: list = []
+def test_a_running_job_is_rescaled_when_all_its_tasks_are_as_many_and_one_that_began_anew_was_not(client):
     told = {"latest": {"restored": {"id": 5}}, "history": HISTORY}
-    flink = client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}, asked)
+    flink = client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]})
     assert flink.rescale("j", 4, 60) == Rescaled(7.5, 5.0, 5, 500)
-    [(_, _, body)] = [each for each in asked if each[0] == "PUT"]
+    [(_, _, body)] = [each for each in flink.asked if each[0] == "PUT"]
     assert json.loads(body) == {name: {"parallelism": {"lowerBound": 1, "upperBound": 4}} for name in "ab"}
-    assert [path for _, path, _ in asked].count("/jobs/j") == 3
-
-
-def test_a_job_that_began_anew_was_not_rescaled(client):
+    assert [path for _, path, _ in flink.asked].count("/jobs/j") == 3
     told = {"latest": {"restored": None}, "history": []}
     with pytest.raises(ServiceUnavailable, match="begun anew, as it had no complete checkpoint"):
-        client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}, []).rescale("j", 4, 60)
-
-
-def test_what_a_scheduler_does_not_do_is_said_in_its_words(client):
-    refused = httpx.Response(500, json={"errors": ["java.lang.UnsupportedOperationException: not this one"]})
-    answers = RESCALING | {("PUT", "/jobs/j/resource-requirements"): [refused]}
-    with pytest.raises(ServiceUnavailable, match=r"^Flink answered 500: .*not this one"):
-        client(answers, []).rescale("j", 4, 5)
+        client(RESCALING | {("GET", "/jobs/j/checkpoints"): [told]}).rescale("j", 4, 60)
 
 
 LATE = {
@@ -179,18 +167,17 @@ LATE = {
 def test_what_flink_has_not_done_in_time_is_named(client, monkeypatch, ask, words):
     monkeypatch.setattr(flink_client, "STATEMENT_S", 0.05)
     monkeypatch.setattr(flink_client, "SAVEPOINT_S", 0.05)
-    flink = client(SESSION | STATEMENT | STOP | RESCALING | LATE, [])
+    flink = client(SESSION | STATEMENT | STOP | RESCALING | LATE)
     flink.open_session()
     with pytest.raises(ServiceUnavailable, match=words):
         ask(flink)
 
 
 def test_a_job_is_cancelled_even_if_flink_is_gone(client):
-    asked: list = []
-    flink = client({("PATCH", "/jobs/j"): [httpx.Response(202, json={}), httpx.ConnectError("gone")]}, asked)
+    flink = client({("PATCH", "/jobs/j"): [httpx.Response(202, json={}), httpx.ConnectError("gone")]})
     flink.cancel("j")
     flink.cancel("j")
-    assert len(asked) == 2
+    assert len(flink.asked) == 2
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,11 @@ SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots":
 # What is run
 
 
-def test_the_tables_name_topics_and_broker():
+def test_the_tables_name_topics_and_broker_and_the_query_its_payload_and_which_start_it_is_of():
     source, sink = tables("127.0.0.1:9092", "in-1", "out-1")
     assert "'topic' = 'in-1'" in source and "'scan.startup.mode' = 'earliest-offset'" in source
     assert "'topic' = 'out-1'" in sink and "'properties.linger.ms' = '0'" in sink
     assert all("'properties.bootstrap.servers' = '127.0.0.1:9092'" in each for each in (source, sink))
-
-
-def test_the_query_makes_a_payload_of_the_wanted_size_and_says_which_start_it_is_of():
     text = query(4096, 3)
     assert text.count("4096") == 2 and "CAST(3 AS BIGINT)" in text
     assert "PARTITION BY `key`" in text and "UNBOUNDED PRECEDING" in text
@@ -248,9 +245,8 @@ def test_when_a_run_begins_nothing_is_left_of_the_savepoints_of_the_one_before(s
 
 
 def test_a_restart_is_a_step_of_all_units():
-    record = restarted(
-        Assignment.contiguous(8, 2), Assignment.contiguous(8, 4, 2), 500, 1_000_000, 3_000_000, 7_000_000
-    )
+    before, after = Assignment.contiguous(8, 2), Assignment.contiguous(8, 4, 2)
+    record = restarted(before, after, 500, 1_000_000, 3_000_000, 7_000_000)
     table = migration_table([[record]], 1_000_000).to_pandas()
     assert table["unit"].tolist() == list(range(8)) and set(table["bytes"]) == {500}
     assert table["destination"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -259,15 +255,9 @@ def test_a_restart_is_a_step_of_all_units():
 
 def made_up_run():
     """Events of two routers for the keys 0 to 4, and the results that they must have."""
-    events = pd.DataFrame(
-        {
-            "router": np.repeat([0, 1], 10).astype("i4"),
-            "offset": np.tile(np.arange(10), 2),
-            "position": np.zeros(20, "i4"),
-            "key": np.tile([0, 1, 2, 3, 4], 4),
-            "t": np.arange(20) + 1000,
-        }
-    )
+    places = {"router": np.repeat([0, 1], 10).astype("i4"), "offset": np.tile(np.arange(10), 2)}
+    places |= {"position": np.zeros(20, "i4")}
+    events = pd.DataFrame(places | {"key": np.tile([0, 1, 2, 3, 4], 4), "t": np.arange(20) + 1000})
     results = events.assign(version=np.where(events.index < 12, 1, 2), count=events.groupby("key").cumcount() + 1)
     results = results.assign(stamp=results["count"] - 1, slot=0, log_offset=results.index, arrived_us=results.index)
     frames = events[["router", "offset"]].assign(watermark=0, events=1)
@@ -296,10 +286,6 @@ def ended(started):
 @pytest.fixture
 def verdict(ended):
     return ended(RESTART)
-
-
-def test_a_run_without_a_mistake_is_ok(verdict):
-    assert verdict(lambda results: results).ok
 
 
 def given_before(rows, **values):
@@ -338,6 +324,7 @@ def with_value(row, column, value):
     ids=["lost", "twice", "state lost", "payload lost", "other key", "unknown start"],
 )
 def test_a_mistake_makes_the_verdict_bad(verdict, change, counted):
+    assert verdict(lambda results: results).ok
     found = verdict(change)
     assert not found.ok and getattr(found, counted) > 0
 

@@ -54,9 +54,8 @@ def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30, answering=p
     for slot, values in routed.items():
         here = SimpleNamespace(get=lambda slot=slot: SimpleNamespace(partitionId=lambda: slot))
         monkeypatch.setattr(pyspark, "TaskContext", here)
-        for batch in plain_job._slot(config, answering)(
-            iter([pa.RecordBatch.from_arrays([pa.array(values)], ["value"])])
-        ):
+        given = pa.RecordBatch.from_arrays([pa.array(values)], ["value"])
+        for batch in plain_job._slot(config, answering)(iter([given])):
             for value in batch.column(0):
                 made, said = frames.decode(value.as_buffer(), plain_job.result_schema(config.make_stage()))
                 results.append(made.to_pandas().assign(slot=slot, log_offset=len(results), arrived_us=BEGIN_US))
@@ -161,9 +160,8 @@ def test_points_of_both_are_one_study_and_without_any_of_its_own_nothing_else_is
     ended, given = (small_store.run(1, NAME), {}), []
     other = Study({"fluid": [ended]}, {"fluid": plain_spec(SMALL)})
     monkeypatch.setattr(plain_run, "collect", lambda *told: other)
-    monkeypatch.setattr(
-        plain_run, "_measure_plain", lambda specs, *told: given.append(specs) or Study({NAME: []}, specs)
-    )
+    measured = lambda specs, *told: given.append(specs) or Study({NAME: []}, specs)  # noqa: E731
+    monkeypatch.setattr(plain_run, "_measure_plain", measured)
     assert [*measure_beside_plain({"fluid": {"strategy": "fluid"}}, SMALL).runs] == [NAME, "fluid"]
     assert [*measure_beside_plain({"fluid": {"strategy": "fluid"}}, SMALL, plain={}).runs] == ["fluid"]
     assert [[*specs] for specs in given] == [[NAME]]

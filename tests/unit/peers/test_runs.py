@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +25,10 @@ SPEC = SimpleNamespace(workload=SimpleNamespace(name="keycount"), peer="spark_st
 
 def lab(home):
     return runs.PeerLab(None, None, home, print)
+
+
+def prepares(run):
+    return lambda run_id: nullcontext(run)
 
 
 @pytest.fixture
@@ -57,9 +61,7 @@ def test_a_run_that_was_judged_is_stored_though_a_service_is_away_when_it_is_tid
     assert said == ["cleaning up: job (ServiceUnavailable: Kafka is away)"]
 
 
-def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others_and_metrics_are_written(
-    recorded, tmp_path, monkeypatch
-):
+def test_what_services_take_is_not_taken_for_that_of_others_and_metrics_are_written(recorded, tmp_path, monkeypatch):
     around, written = [], []
     monkeypatch.setattr(runs, "written", lambda *given: written.append(given))
 
@@ -69,13 +71,8 @@ def test_what_the_services_take_of_the_machine_is_not_taken_for_that_of_others_a
         raise KeyshiftError("it is over")
 
     run = SimpleNamespace(execute=execute)
-
-    @contextmanager
-    def prepared(run_id):
-        yield run
-
     with pytest.raises(KeyshiftError, match="it is over"):
-        runs.run_peer(SPEC, lab(tmp_path), prepared)
+        runs.run_peer(SPEC, lab(tmp_path), prepares(run))
     assert around == [{7: "kafka"}] and recorded == ["it is over"]
     ((_, of, home),) = written
     assert (of, home) == (run, tmp_path)
@@ -132,11 +129,6 @@ def test_a_jvm_of_spark_that_was_there_before_is_not_the_jobs(recorded, monkeypa
         raise KeyshiftError("it is over")
 
     run = SimpleNamespace(execute=execute)
-
-    @contextmanager
-    def prepared(run_id):
-        yield run
-
     of_other_tests = {each.pid: "of other tests" for each in psutil.Process().children(recursive=True)}
     with ExitStack() as stack:
         idle = stack.enter_context(java(tmp_path, "kept = b'x' * (128 << 20); import time; time.sleep(600)"))
@@ -144,7 +136,7 @@ def test_a_jvm_of_spark_that_was_there_before_is_not_the_jobs(recorded, monkeypa
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=idle))
         stack.enter_context(java(tmp_path, "import time; time.sleep(600)"))
         with pytest.raises(KeyshiftError, match="it is over"):
-            runs.run_peer(SPEC, lab(tmp_path), prepared, beside=lambda: idle_jvm() | of_other_tests)
+            runs.run_peer(SPEC, lab(tmp_path), prepares(run), beside=lambda: idle_jvm() | of_other_tests)
         assert idle_jvm() == {idle.pid: "idle Spark"}
     assert idle_jvm() == {}, "it has ended"
     memory = [value for _, metric, of, value in seen if (metric, str(of)) == ("rss_mib", "spark_jvm")]

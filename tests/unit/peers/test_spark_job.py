@@ -114,7 +114,6 @@ def test_what_spark_cannot_repartition_ends_its_own_point_and_no_other(made, tmp
         return SimpleNamespace(run_id=spec.peer)
 
     study = repeated(specs, SimpleNamespace(get_tables=lambda run_id: {}), one)
-    assert study.died == {
-        "spark_restart": "Spark's state: [STATE_REPARTITION_INVALID_CHECKPOINT] The checkpoint is odd."
-    }
+    why = "Spark's state: [STATE_REPARTITION_INVALID_CHECKPOINT] The checkpoint is odd."
+    assert study.died == {"spark_restart": why}
     assert [manifest.run_id for manifest, _ in study.runs["spark_state"]] == ["spark_state"]

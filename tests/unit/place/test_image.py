@@ -52,13 +52,9 @@ def entrypoint(tmp_path: Path, *arguments: str, **env: str) -> subprocess.Comple
         script(tools / name, f'#!/bin/sh\necho {name}\nfor word in "$@"; do echo "[$word]"; done\n')
     script(tools / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     path = f"{tools}:/usr/bin:/bin"
-    return subprocess.run(
-        ["sh", str(CLUSTER / "entrypoint.sh"), *arguments],
-        env={"PATH": path, "PYTHONPATH": str(LIB), "KEYSHIFT_HOME": str(tmp_path / "home"), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {"PATH": path, "PYTHONPATH": str(LIB), "KEYSHIFT_HOME": str(tmp_path / "home"), **env}
+    command = ["sh", str(CLUSTER / "entrypoint.sh"), *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
 # --- the tag
@@ -82,13 +78,8 @@ def test_another_lock_or_version_is_another_tag(tmp_path):
 
 def test_the_tag_is_told_before_anything_is_installed():
     # -S: no site-packages, as with `make image` in a fresh clone.
-    asked = subprocess.run(
-        [sys.executable, "-S", "-m", "keyshift.place.image", str(ROOT)],
-        env={"PYTHONPATH": str(LIB)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-S", "-m", "keyshift.place.image", str(ROOT)]
+    asked = subprocess.run(command, env={"PYTHONPATH": str(LIB)}, capture_output=True, text=True, check=True)
     assert asked.stdout == image_tag(ROOT) + "\n"
 
 
@@ -109,8 +100,7 @@ def test_the_dockerfile_and_the_other_builder_make_the_same_container():
     assert dict(re.findall(r"(\w+)=(\S+)", " ".join(env))) == ENV
     assert stage["USER"] == CONFIG["User"] == "1000"
     assert stage["WORKDIR"] == CONFIG["WorkingDir"] == ENV["KEYSHIFT_HOME"] == ENV["HOME"]
-    assert json.loads(stage["ENTRYPOINT"]) == CONFIG["Entrypoint"]
-    assert json.loads(stage["CMD"]) == CONFIG["Cmd"]
+    assert (json.loads(stage["ENTRYPOINT"]), json.loads(stage["CMD"])) == (CONFIG["Entrypoint"], CONFIG["Cmd"])
 
 
 def test_every_stage_begins_with_a_pinned_base():
@@ -160,9 +150,7 @@ def test_the_manifests_for_kind_and_the_operator_name_this_image():
     kind = yaml.safe_load((CLUSTER / "kind.yaml").read_text())
     assert (kind["kind"], kind["apiVersion"]) == ("Cluster", "kind.x-k8s.io/v1alpha4")
     application = yaml.safe_load((CLUSTER / "sparkapplication.yaml").read_text())
-    assert application["spec"]["image"] == f"keyshift:{image_tag(ROOT)}", (
-        "run `make lock`: it writes the tag everywhere"
-    )
+    assert application["spec"]["image"] == f"keyshift:{image_tag(ROOT)}", "run `make lock`: it writes the tag"
     program = Path(application["spec"]["mainApplicationFile"].partition("/site-packages/")[2])
     assert (LIB / program).is_file()
 
@@ -184,13 +172,10 @@ def test_the_driver_of_the_operator_may_have_executors_reach_them_and_read_kafka
 # --- the entry point
 
 
-def test_a_service_is_served_by_the_library(tmp_path):
+def test_a_service_is_served_by_the_library_and_anything_else_is_run_as_it_is(tmp_path):
     asked = entrypoint(tmp_path, "kafka", "--advertise", "here:1", "--data", "/data")
     assert asked.returncode == 2
     assert asked.stderr.startswith("keyshift: --advertise 'here:1' is not a host")
-
-
-def test_anything_else_is_run_as_it_is(tmp_path):
     asked = entrypoint(tmp_path, "printf", "%s|", "two words", "$HOME")
     assert (asked.returncode, asked.stdout) == (0, "two words|$HOME|")
     nothing = entrypoint(tmp_path)
@@ -200,18 +185,10 @@ def test_anything_else_is_run_as_it_is(tmp_path):
 
 def test_an_executor_gets_its_options_in_order_and_its_arguments_from_the_environment(tmp_path):
     options = {f"SPARK_JAVA_OPT_{n}": f"-Dnumber={n}" for n in range(12)} | {"SPARK_JAVA_OPT_3": "-Dtext=a b; $(c) *"}
-    env = {
-        "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.0.0.1:7078",
-        "SPARK_EXECUTOR_ID": "4",
-        "SPARK_EXECUTOR_CORES": "3",
-        "SPARK_EXECUTOR_MEMORY": "1024m",
-        "SPARK_APPLICATION_ID": "spark-1",
-        "SPARK_EXECUTOR_POD_IP": "10.0.0.2",
-        "SPARK_RESOURCE_PROFILE_ID": "0",
-        "SPARK_EXECUTOR_POD_NAME": "executor-4",
-        "SPARK_CONF_DIR": "/opt/spark/conf",
-        "SPARK_EXTRA_CLASSPATH": "/extra/*",
-    }
+    env = {"SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.0.0.1:7078", "SPARK_APPLICATION_ID": "spark-1"}
+    env |= {"SPARK_EXECUTOR_ID": "4", "SPARK_EXECUTOR_CORES": "3", "SPARK_EXECUTOR_MEMORY": "1024m"}
+    env |= {"SPARK_EXECUTOR_POD_IP": "10.0.0.2", "SPARK_EXECUTOR_POD_NAME": "executor-4"}
+    env |= {"SPARK_RESOURCE_PROFILE_ID": "0", "SPARK_CONF_DIR": "/opt/spark/conf", "SPARK_EXTRA_CLASSPATH": "/extra/*"}
     asked = entrypoint(tmp_path, "executor", **env, **options)
     assert asked.returncode == 0, asked.stderr
     words = [word[1:-1] for word in asked.stdout.splitlines()[1:]]
@@ -221,15 +198,9 @@ def test_an_executor_gets_its_options_in_order_and_its_arguments_from_the_enviro
     assert (conf, extra) == ("/opt/spark/conf", "/extra/*")
     assert list(Path(jars.removesuffix("/*")).glob("spark-kubernetes_*.jar"))
     assert words[16] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
-    assert dict(zip(words[17::2], words[18::2], strict=True)) == {
-        "--driver-url": env["SPARK_DRIVER_URL"],
-        "--executor-id": "4",
-        "--cores": "3",
-        "--app-id": "spark-1",
-        "--hostname": "10.0.0.2",
-        "--resourceProfileId": "0",
-        "--podName": "executor-4",
-    }
+    told = {"--driver-url": env["SPARK_DRIVER_URL"], "--executor-id": "4", "--cores": "3", "--app-id": "spark-1"}
+    told |= {"--hostname": "10.0.0.2", "--resourceProfileId": "0", "--podName": "executor-4"}
+    assert dict(zip(words[17::2], words[18::2], strict=True)) == told
 
 
 def test_an_executor_started_by_hand_says_who_starts_executors(tmp_path):

@@ -3,25 +3,15 @@
 import pytest
 
 from keyshift.experiment.spec import make_spec
+from keyshift.folders import MIB
 from keyshift.model.errors import BadInput
-from keyshift.place.needs import (
-    GIB,
-    MIB,
-    Needs,
-    Resources,
-    executors,
-    moved_together,
-    needs_of,
-    require_needs,
-    services,
-)
+from keyshift.place.needs import GIB, Needs, Resources, executors, moved_together, needs_of, require_needs, services
 from keyshift.place.profile import Profile, SparkProfile
 from keyshift.state import backends
 
 ALONE = make_spec({"keys": 1000, "state_bytes": 1024, "routers": 2, "slots": 2, "to_slots": 4})
-SEVERAL = make_spec(
-    {"replicas": 3, "ordering": "live_robin", "keys": 1000, "state_bytes": 1024}
-)  # of 2 routers, 2 slots
+# Of 2 routers, 2 slots.
+SEVERAL = make_spec({"replicas": 3, "ordering": "live_robin", "keys": 1000, "state_bytes": 1024})
 HERE, LARGE = Profile(), Resources(cpus=8, memory=64 * GIB, free=64 * GIB)
 PODS = Profile(spark=SparkProfile(master="k8s://https://api", executors=2, cores=4, memory_overhead="512m"))
 
@@ -147,41 +137,21 @@ def test_what_fits_is_not_refused():
     require_needs(SEVERAL, PODS, Resources(1, 1, 1))  # each replica has executors of its own
 
 
+MANY = make_spec({"keys": 1 << 20, "state_bytes": 1024})
+HUGE = make_spec({"keys": 32_768_000_000, "skew": 0.0, "key_groups": 1 << 15})
+CLUSTER = Profile(spark=SparkProfile(master="local-cluster"))
+
+
 @pytest.mark.parametrize(
     ("spec", "place", "machine", "words"),
     [
         (SEVERAL, HERE, LARGE._replace(cpus=2), "each needs a processor at the least, so 3, and this machine has 2;"),
-        (
-            SEVERAL,
-            HERE,
-            LARGE._replace(free=GIB),
-            r"needs 3\.8 GiB of memory .* 1\.0 GiB are free; lower replicas, slots",
-        ),
-        (
-            ALONE,
-            HERE,
-            LARGE._replace(memory=GIB),
-            r"needs 1\.6 GiB of memory .* 1\.0 GiB are there; lower slots, routers",
-        ),
-        (
-            make_spec({"keys": 32_768_000_000, "skew": 0.0, "key_groups": 1 << 15}),
-            HERE,
-            LARGE,
-            r"[\d,.]+ GiB of memory .* of them for keys, and 64\.0 GiB are there; .*keys = 32768000000, .*'once used'",
-        ),
-        (
-            SEVERAL,
-            Profile(spark=SparkProfile(master="local-cluster")),
-            LARGE,
-            "each would have executors of its own on this machine, .* use `--profile local`, or one of Kubernetes",
-        ),
+        (SEVERAL, HERE, LARGE._replace(free=GIB), r"3\.8 GiB of memory .* 1\.0 GiB are free; lower replicas, slots"),
+        (ALONE, HERE, LARGE._replace(memory=GIB), r"1\.6 GiB of memory .* 1\.0 GiB are there; lower slots, routers"),
+        (HUGE, HERE, LARGE, r"GiB of memory .* for keys, and 64\.0 GiB are there; .*keys = 32768000000, .*'once used'"),
+        (SEVERAL, CLUSTER, LARGE, "each would have executors of its own on this machine, .* `--profile local`, or one"),
         (make_spec({"to_slots": 7}), PODS, LARGE, r"the run has 9 routers and slots.* set spark\.executors to 3"),
-        (
-            make_spec({"keys": 1 << 20, "state_bytes": 1024}),
-            PODS,
-            LARGE,
-            r"1\.2 GiB of keys in its slots .* 2 executors have 1\.0 GiB for that; raise .*spark\.memory_overhead",
-        ),
+        (MANY, PODS, LARGE, r"1\.2 GiB of keys in its slots .* have 1\.0 GiB for that; raise .*spark\.memory_overhead"),
     ],
 )
 def test_what_is_missing_is_named_with_what_is_there(spec, place, machine, words):
@@ -201,18 +171,10 @@ def test_executors_and_services_are_those_of_the_profile():
     )
     assert executors(PODS, 12, replicas=3).startswith("3 of 6 executors of 4 cores in pods")
     assert executors(PODS, 7).startswith("2 of 2 executors of 4 cores in pods, each asking for 1 CPU, 1g and 512m")
-    assert services(HERE, Needs(servers=("Redis",)), ("Flink",)) == [
-        "Kafka (embedded, one node)",
-        "ZooKeeper (embedded, one node)",
-        "MinIO (embedded, one node)",
-        "Redis",
-        "Flink",
-    ]
-    assert services(HERE.model_copy(update={"nodes": 3}), Needs()) == [
-        "Kafka (embedded, 3 nodes)",
-        "ZooKeeper (embedded, 3 nodes)",
-        "MinIO (embedded, one node)",
-    ]
+    embedded = [f"{name} (embedded, one node)" for name in ("Kafka", "ZooKeeper", "MinIO")]
+    assert services(HERE, Needs(servers=("Redis",)), ("Flink",)) == [*embedded, "Redis", "Flink"]
+    of_three = ["Kafka (embedded, 3 nodes)", "ZooKeeper (embedded, 3 nodes)", embedded[-1]]
+    assert services(HERE.model_copy(update={"nodes": 3}), Needs()) == of_three
     elsewhere = {"kafka": "k:9092", "zookeeper": "z:2181", "minio": "m:9000"}
     told = services(Profile(services=elsewhere, spark=PODS.spark), Needs())
     assert told == ["Kafka at k:9092", "ZooKeeper at z:2181", "MinIO at m:9000", "Kubernetes at k8s://https://api"]

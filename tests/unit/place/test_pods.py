@@ -18,10 +18,8 @@ SPARK = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image=
 
 
 def pod(name: str, **status: object) -> Thing:
-    return Thing(
-        metadata=Thing(name=name, labels=None),
-        status=Thing(**{"container_statuses": None, "conditions": None, "pod_ip": None} | status),
-    )
+    status = Thing(**{"container_statuses": None, "conditions": None, "pod_ip": None} | status)
+    return Thing(metadata=Thing(name=name, labels=None), status=status)
 
 
 def not_started(reason: str) -> list[Thing]:
@@ -56,11 +54,12 @@ def cluster(asking):
     return asking(Thing(list_namespaced_pod=lambda *_, **__: Thing(items=found))), found
 
 
+UNSCHEDULED = pod("exec-1", conditions=[Thing(type="PodScheduled", status="False", reason="Full", message="no CPU")])
+
+
 def test_executors_that_come_are_waited_for_and_progress_is_told(cluster, clock):
     made, found = cluster
-    found.append(
-        pod("exec-1", conditions=[Thing(type="PodScheduled", status="False", reason="Full", message="no CPU")])
-    )
+    found.append(UNSCHEDULED)
     said = []
     made.await_executors("app", lambda: min(2, int(clock.now // 20)), said.append)
     assert said[0] == "executors: 0 of 2 after 10 s; Full: no CPU"
@@ -76,17 +75,19 @@ def test_a_pod_that_cannot_start_is_quoted_after_some_seconds(cluster, clock, re
     assert clock.now < 60
 
 
-def test_an_executor_that_ended_is_quoted_with_its_exit_code(cluster, clock):
-    made, found = cluster
-    ended = Thing(exit_code=1, reason="Error", message=None)
-    found.append(pod("exec-1", container_statuses=[Thing(state=Thing(waiting=None, terminated=ended))]))
-    with pytest.raises(ServiceUnavailable, match=r"ended with exit code 1 \(Error\)"):
-        made.await_executors("app", lambda: 0, lambda line: None)
+HOW = Thing(exit_code=1, reason="Error", message=None)
+ENDED = {"container_statuses": [Thing(state=Thing(waiting=None, terminated=HOW))]}
 
 
 def ended(name: str) -> Thing:
-    how = Thing(exit_code=1, reason="Error", message=None)
-    return pod(name, container_statuses=[Thing(state=Thing(waiting=None, terminated=how))])
+    return pod(name, **ENDED)
+
+
+def test_an_executor_that_ended_is_quoted_with_its_exit_code(cluster, clock):
+    made, found = cluster
+    found.append(ended("exec-1"))
+    with pytest.raises(ServiceUnavailable, match=r"ended with exit code 1 \(Error\)"):
+        made.await_executors("app", lambda: 0, lambda line: None)
 
 
 def test_a_pod_that_is_kept_after_its_end_is_no_trouble_while_another_one_starts(asking, clock):
@@ -106,17 +107,9 @@ def test_executors_that_end_one_after_the_other_are_given_up_long_before_time_is
     assert clock.now < 60
 
 
-def test_a_container_that_is_only_being_made_is_no_trouble(cluster, clock):
-    made, found = cluster
-    found.append(pod("exec-1", container_statuses=not_started("ContainerCreating")))
-    made.await_executors("app", lambda: 2 * (clock.now > 100), lambda line: None)
-
-
 def test_executors_that_never_come_are_given_up_with_the_last_word_of_a_pod(cluster, clock):
     made, found = cluster
-    found.append(
-        pod("exec-1", conditions=[Thing(type="PodScheduled", status="False", reason="Full", message="no CPU")])
-    )
+    found.append(UNSCHEDULED)
     with pytest.raises(ServiceUnavailable, match="0 of 2 executors came within 300 s: Full: no CPU"):
         made.await_executors("app", lambda: 0, lambda line: None)
 
@@ -216,22 +209,18 @@ def executors(asking):
     return lambda api: asking(api, pods.ExecutorPods, "app")
 
 
-def test_all_executors_of_an_application_are_deleted_and_their_end_is_waited_for(executors, clock):
+def test_all_executors_of_an_application_are_deleted_and_those_that_do_not_go_are_told_of(executors, clock):
     api = Api(executor(1), executor(2), slow=3)
     executors(api).delete()
     assert api.asked == [("exec-1", 1), ("exec-2", 1)] and api.slow == 0
-
-
-def test_executors_that_do_not_go_are_told_of(executors, clock):
     with pytest.raises(ServiceUnavailable, match="executors of app were deleted, and are there after 30 s"):
         executors(Api(executor(1), slow=10**9)).delete()
 
 
 @pytest.mark.parametrize(("host", "deleted"), [("10.0.0.10", 10), ("10.0.0.2", 9), ("", 9)])
 def test_one_executor_that_is_deleted_is_that_of_the_host_or_else_the_first_one_that_runs(executors, host, deleted):
-    ended = [Thing(state=Thing(waiting=None, terminated=Thing(exit_code=1, reason="Error", message=None)))]
     running = [executor(number, pod_ip=f"10.0.0.{number}") for number in (10, 9)]
-    api = Api(*running, executor(2, pod_ip="10.0.0.2", container_statuses=ended))
+    api = Api(*running, executor(2, pod_ip="10.0.0.2", **ENDED))
     executors(api).delete_one(host)
     assert api.asked == [(f"exec-{deleted}", 1)]
     with pytest.raises(ServiceUnavailable, match="app has no executor that runs"):

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from certificate import CERTIFICATE, KEY
@@ -26,6 +28,13 @@ def no_profile(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture
+def keys(monkeypatch):
+    """The credentials of the store are in the environment."""
+    for name in KEYS:
+        monkeypatch.setenv(name, "secret")
+
+
 @pytest.mark.parametrize("name", [None, "local-cluster"])
 def test_unless_it_is_on_a_cluster_everything_is_on_this_machine(name):
     profile = load_profile(name)
@@ -34,10 +43,13 @@ def test_unless_it_is_on_a_cluster_everything_is_on_this_machine(name):
     assert profile.spark.options() == sockets("/tmp")
 
 
-def test_the_environment_names_a_profile_and_an_argument_wins_over_it(write, monkeypatch):
+def test_the_environment_names_a_profile_an_argument_wins_and_one_that_is_used_is_known_to_others(write, monkeypatch):
     monkeypatch.setenv(VARIABLE, write(SERVICES + SPARK))
     assert load_profile().spark.on_kubernetes
     assert not load_profile("local").spark.on_kubernetes
+    monkeypatch.setenv(VARIABLE, "local")
+    use_profile(write(SERVICES + SPARK))
+    assert load_profile().spark.image == "keyshift:1"
 
 
 @pytest.mark.usefixtures("ascii_locale")
@@ -46,15 +58,7 @@ def test_a_profile_is_the_same_in_every_locale(tmp_path):
     assert load_profile(str(tmp_path / "profile.yaml")).spark.conf == {"spark.app.name": "Größe"}
 
 
-def test_a_profile_that_is_used_is_known_to_what_is_started_from_here(write, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "local")
-    use_profile(write(SERVICES + SPARK))
-    assert load_profile().spark.image == "keyshift:1"
-
-
-def test_a_profile_is_found_in_whatever_folder_a_process_is_and_so_are_the_files_that_it_names(
-    write, monkeypatch, tmp_path
-):
+def test_a_profile_is_found_in_whatever_folder_one_is_and_so_are_its_files(write, keys, monkeypatch, tmp_path):
     (tmp_path / "tls.crt").write_text(CERTIFICATE)
     (tmp_path / "tls.key").write_text(KEY)
     files = "spark: {flight_certificate: tls.crt, flight_key: ./tls.key, pod_template: pods/a.yaml}"
@@ -63,8 +67,6 @@ def test_a_profile_is_found_in_whatever_folder_a_process_is_and_so_are_the_files
     names = [located("profile.yaml"), located("local-cluster"), located()]
     monkeypatch.setenv(VARIABLE, "profile.yaml")
     assert [*names, located()] == [str(tmp_path / "profile.yaml"), "local-cluster", "local", names[0]]
-    for name in KEYS:
-        monkeypatch.setenv(name, "secret")
     (tmp_path / "another").mkdir()
     monkeypatch.chdir(tmp_path / "another")
     found = load_profile(names[0])
@@ -89,45 +91,31 @@ def test_the_profile_for_a_cluster_takes_what_differs_from_the_environment(monke
         load_profile("kubernetes")
 
 
-def test_services_of_the_charts_let_in_the_executors_of_every_profile(write):
-    label = "spark.kubernetes.executor.label.app.kubernetes.io/part-of"
-    assert load_profile(write(SERVICES + SPARK)).spark.options()[label] == "keyshift"
-    assert label not in load_profile("local-cluster").spark.options()
+@pytest.mark.parametrize(
+    ("name", "ours", "given"),
+    [
+        ("spark.kubernetes.executor.label.app.kubernetes.io/part-of", "keyshift", "others"),
+        ("spark.executor.maxNumFailures", 2**31 - 1, 9),
+        ("spark.network.crypto.enabled", "true", False),
+    ],
+    ids=["services of the charts let them in", "Spark ends no job for those that it has lost", "all is encrypted"],
+)
+def test_executors_in_pods_have_what_a_job_that_lasts_needs_unless_the_profile_says_otherwise(write, name, ours, given):
+    assert load_profile(write(SERVICES + SPARK)).spark.options()[name] == ours
+    text = SERVICES + SPARK.replace("cores: 4", f"cores: 4, conf: {{{name}: {json.dumps(given)}}}")
+    assert load_profile(write(text)).spark.options()[name] == given
 
 
-def test_spark_does_not_end_a_job_that_lasts_for_executors_that_it_has_lost(write):
-    name, largest = "spark.executor.maxNumFailures", 2**31 - 1
-    assert load_profile(write(SERVICES + SPARK)).spark.options()[name] == largest
-    given = SERVICES + SPARK.replace("cores: 4", f"cores: 4, conf: {{{name}: 9}}")
-    assert load_profile(write(given)).spark.options()[name] == 9
-
-
-def test_what_executors_in_pods_say_to_each_other_is_encrypted_unless_the_profile_says_otherwise(write):
-    options = load_profile(write(SERVICES + SPARK)).spark.options()
-    assert options["spark.network.crypto.enabled"] == "true"
-    assert "spark.network.crypto.enabled" not in load_profile("local").spark.options()
-    text = SERVICES + SPARK.replace("cores: 4", "cores: 4, conf: {spark.network.crypto.enabled: false}")
-    assert load_profile(write(text)).spark.options()["spark.network.crypto.enabled"] is False
-
-
-def test_settings_of_spark_in_a_profile_win_over_ours(write):
-    text = SERVICES + SPARK.replace("cores: 4", "cores: 4, conf: {spark.executor.memory: 7g}")
-    assert load_profile(write(text)).spark.options()["spark.executor.memory"] == "7g"
-
-
-def test_credentials_come_from_the_environment_only(write, monkeypatch):
+def test_credentials_come_from_the_environment_only(write, request):
     profile = load_profile(write(SERVICES + SPARK))
     with pytest.raises(BadInput, match="KEYSHIFT_ACCESS_KEY and KEYSHIFT_SECRET_KEY must be set"):
         profile.endpoints()
-    for name in KEYS:
-        monkeypatch.setenv(name, "secret")
+    request.getfixturevalue("keys")
     assert profile.endpoints().secret_key == "secret"
     assert "secret" not in repr(profile.endpoints())
 
 
-def test_a_redis_server_is_of_the_place_if_the_profile_names_one(write, monkeypatch):
-    for name in KEYS:
-        monkeypatch.setenv(name, "secret")
+def test_a_redis_server_is_of_the_place_if_the_profile_names_one(write, keys):
     without, given = load_profile(write(SERVICES)), load_profile(write(SERVICES.replace("}", ", redis: 'r:6379'}")))
     assert (load_profile("local").redis, without.redis, without.endpoints().redis) == ("", "", "")
     assert (given.redis, given.endpoints().redis) == ("r:6379", "r:6379")
@@ -135,9 +123,7 @@ def test_a_redis_server_is_of_the_place_if_the_profile_names_one(write, monkeypa
         load_profile(write(SERVICES.replace("}", ", redis: r}")))
 
 
-def test_a_kafka_that_asks_is_signed_in_to_with_what_the_environment_says(write, monkeypatch, tmp_path):
-    for name in KEYS:
-        monkeypatch.setenv(name, "secret")
+def test_a_kafka_that_asks_is_signed_in_to_with_what_the_environment_says(write, keys, monkeypatch, tmp_path):
     assert load_profile(write(SERVICES)).endpoints().sign_in == OPEN
     (tmp_path / "ca.pem").write_text(CERTIFICATE)
     more = f"kafka_sasl: SCRAM-SHA-512, kafka_tls: true, kafka_authority: {tmp_path / 'ca.pem'}, zookeeper"
@@ -188,10 +174,7 @@ def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_need
         ("services: elsewhere", "services = 'elsewhere': .*the word embedded, or their addresses"),
         ("services: {kafka: k, zookeeper: 'z:1', minio: 'm:1'}", "services.kafka = 'k': "),
         ("services: {kafka: 'k:1', zookeeper: 'z:1'}", r"services.minio: field required .*S3"),
-        (
-            SERVICES.replace("zookeeper", "kafka_sasl: GSSAPI, zookeeper"),
-            "services.kafka_sasl = 'GSSAPI'.*SCRAM-SHA-256",
-        ),
+        (SERVICES.replace("zookeeper", "kafka_sasl: GSSAPI, zookeeper"), "kafka_sasl = 'GSSAPI'.*SCRAM-SHA-256"),
         ("spark: {cores: 0}", "spark.cores = 0: .*greater than or equal to 1"),
         ("spark: {master: 'yarn'}", "spark.master = 'yarn'"),
         ("spark: {memory: 1 gig}", "spark.memory = '1 gig'"),
@@ -221,14 +204,10 @@ def test_what_is_not_right_is_named(write, text, said):
     assert "\n" not in str(refused.value)
 
 
-def test_an_unknown_name_is_refused_with_the_nearest():
-    with pytest.raises(BadInput, match="unknown profile 'kuberntes': did you mean 'kubernetes'"):
-        load_profile("kuberntes")
-
-
-def test_a_name_that_is_too_long_for_a_file_is_unknown():
-    with pytest.raises(BadInput, match="unknown profile 'xxx"):
-        load_profile("x" * 300)
+@pytest.mark.parametrize("name, said", [("kuberntes", "'kuberntes': did you mean 'kubernetes'"), ("x" * 300, "'xxx")])
+def test_an_unknown_name_is_refused_with_the_nearest(name, said):
+    with pytest.raises(BadInput, match=f"unknown profile {said}"):
+        load_profile(name)
 
 
 def test_what_is_merged_into_a_mapping_may_have_the_same_keys(write):
@@ -241,14 +220,10 @@ def test_without_a_folder_for_sockets_workers_are_reached_by_tcp(write):
     assert options == {"spark.python.unix.domain.socket.enabled": "false"}
 
 
-def test_services_of_several_nodes_are_told_by_their_addresses_and_copies(write, monkeypatch):
-    monkeypatch.setenv("KEYSHIFT_ACCESS_KEY", "key")
-    monkeypatch.setenv("KEYSHIFT_SECRET_KEY", "secret")
+def test_services_of_several_nodes_are_told_by_their_addresses_and_copies(write, keys):
     one = load_profile(write(SERVICES)).endpoints()
     assert (one.kafka, one.replication) == ("k:9092", 1)
-    several = SERVICES.replace("'k:9092'", "'k:9092,l:9092,m:9092', kafka_replication: 3").replace(
-        "'z:2181'", "'y:1,z:2'"
-    )
-    found = load_profile(write(several)).endpoints()
+    several = SERVICES.replace("'k:9092'", "'k:9092,l:9092,m:9092', kafka_replication: 3")
+    found = load_profile(write(several.replace("'z:2181'", "'y:1,z:2'"))).endpoints()
     assert (found.kafka, found.zookeeper, found.replication) == ("k:9092,l:9092,m:9092", "y:1,z:2", 3)
     assert load_profile(write("nodes: 3")).nodes == 3

@@ -12,9 +12,8 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.place import pods, session
 from keyshift.place.profile import SparkProfile
 
-PODS = SparkProfile(
-    master="k8s://https://api", image="keyshift:1", namespace="lab", executors=2, driver_host="10.0.0.7"
-)
+OF_PODS = {"master": "k8s://https://api", "image": "keyshift:1", "namespace": "lab"}
+PODS = SparkProfile(**OF_PODS, executors=2, driver_host="10.0.0.7")
 
 
 @pytest.fixture
@@ -34,9 +33,8 @@ def placed(monkeypatch):
 
         spark = SimpleNamespace(getExecutorMemoryStatus=lambda: SimpleNamespace(size=size))
         context = SimpleNamespace(applicationId="spark-7", _jsc=SimpleNamespace(sc=lambda: spark))
-        monkeypatch.setattr(
-            session, "session", lambda *told: given.append(told) or SimpleNamespace(sparkContext=context)
-        )
+        made = SimpleNamespace(sparkContext=context)
+        monkeypatch.setattr(session, "session", lambda *told: given.append(told) or made)
         made = session.PlacedSpark(place, 5, [Path("a.jar")], Path("work"), Path("log"), said.append, more)
         return SimpleNamespace(spark=made, given=given[0], said=said)
 
@@ -45,16 +43,12 @@ def placed(monkeypatch):
 
 @pytest.mark.parametrize(
     ("place", "master"),
-    [
-        (SparkProfile(), "local[5]"),
-        (SparkProfile(master="local-cluster", executors=2), "local-cluster[2,3,1024]"),
-    ],
+    [(SparkProfile(), "local[5]"), (SparkProfile(master="local-cluster", executors=2), "local-cluster[2,3,1024]")],
 )
 def test_on_this_machine_there_are_cores_for_all_tasks(placed, place, master):
     made = placed(place, [1, 3], {"a": "b"})
     assert made.given[:4] == (master, [Path("a.jar")], Path("work"), Path("log"))
-    assert made.given[4] == place.options() | {"a": "b"}
-    assert made.said == [f"starting Spark, {master}"]
+    assert (made.given[4], made.said) == (place.options() | {"a": "b"}, [f"starting Spark, {master}"])
     made.spark.await_executors()
 
 
@@ -84,9 +78,8 @@ def test_a_spark_that_ends_while_its_executors_start_is_told_of(placed):
 def test_pods_are_waited_for_by_their_application_if_we_may_have_some(placed, monkeypatch):
     asked = []
     monkeypatch.setattr(pods.Pods, "require_rights", lambda self: asked.append("rights"))
-    monkeypatch.setattr(
-        pods.Pods, "await_executors", lambda self, of, registered, say: asked.append((of, registered()))
-    )
+    await_ = lambda self, of, registered, say: asked.append((of, registered()))  # noqa: E731
+    monkeypatch.setattr(pods.Pods, "await_executors", await_)
     made = placed(PODS, [3])
     assert made.given[0] == "k8s://https://api" and made.given[-1] == PODS.python
     assert asked == ["rights"]

@@ -40,24 +40,21 @@ def groups(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("files", "found", "exactly"),
     [
-        ({}, 8),
-        ({"cpu.max": "max 100000"}, 8),
-        ({"cpu.max": "350000 100000"}, 3),
-        ({"cpu.max": "50000 100000"}, 1),
-        ({"cpu.max": "6400000 100000"}, 8),
-        (SHARE_1, 3),
-        (SHARE_1 | {"cpu/cpu.cfs_quota_us": -1}, 8),
+        ({}, 8, 8.0),
+        ({"cpu.max": "max 100000"}, 8, 8.0),
+        ({"cpu.max": "350000 100000"}, 3, 3.5),
+        ({"cpu.max": "50000 100000"}, 1, 0.5),
+        ({"cpu.max": "6400000 100000"}, 8, 8.0),
+        (SHARE_1, 3, 3.5),
+        (SHARE_1 | {"cpu/cpu.cfs_quota_us": -1}, 8, 8.0),
     ],
 )
-def test_processors_are_whole_ones_that_it_may_have_and_at_least_one(groups, files, found):
-    assert processors(groups(files)) == found
-
-
-@pytest.mark.parametrize(("files", "found"), [({}, 8.0), ({"cpu.max": "50000 100000"}, 0.5), (SHARE_1, 3.5)])
-def test_the_time_of_processors_that_it_may_have_is_exact(groups, files, found):
-    assert allowed(groups(files)) == found
+def test_processors_are_whole_ones_that_it_may_have_and_at_least_one_and_their_time_is_exact(
+    groups, files, found, exactly
+):
+    assert (processors(groups(files)), allowed(groups(files))) == (found, exactly)
 
 
 @pytest.mark.parametrize(

@@ -48,21 +48,16 @@ def test_three_brokers_vote_with_each_other_and_keep_two_copies_at_least(tmp_pat
     assert len({told["log.dirs"] for told, _ in found}) == 3
     for told, _ in found:
         assert (told["default.replication.factor"], told["min.insync.replicas"]) == ("3", "2")
-        for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
-            assert told[f"{topic}.replication.factor"] == "3"
-        assert {told[f"{topic}.min.isr"] for topic in ("transaction.state.log", "share.coordinator.state.topic")} == {
-            "2"
-        }
+        inner = ("transaction.state.log", "share.coordinator.state.topic")
+        assert {told[f"{topic}.replication.factor"] for topic in ("offsets.topic", *inner)} == {"3"}
+        assert {told[f"{topic}.min.isr"] for topic in inner} == {"2"}
     assert unformatted == [voters] * 3  # of which the id of their cluster is made
 
 
 def test_a_broker_that_is_alone_is_told_what_it_always_was(tmp_path, unformatted):
     ((told, command),) = configured(tmp_path, [Kafka(tmp_path)])
-    assert (told["node.id"], told["controller.quorum.voters"], command[-1]) == (
-        "1",
-        "1@127.0.0.1:19093",
-        "conf/kafka.properties",
-    )
+    assert (told["node.id"], told["controller.quorum.voters"]) == ("1", "1@127.0.0.1:19093")
+    assert command[-1] == "conf/kafka.properties"
     assert told["offsets.topic.replication.factor"] == told["transaction.state.log.min.isr"] == "1"
     assert not {"min.insync.replicas", "broker.session.timeout.ms"} & told.keys()
     assert unformatted == [""]
@@ -72,33 +67,34 @@ def test_three_servers_are_an_ensemble_whose_limits_do_not_shrink_with_the_tick(
     found = configured(tmp_path, [ZooKeeper(tmp_path, session_ms=100, node=node) for node in OF_THREE])
     for number, (told, command) in enumerate(found, 1):
         assert (tmp_path / told["dataDir"] / "myid").read_text() == f"{number}\n"
-        assert {name: told[name] for name in told if name.startswith("server.")} == {
-            "server.1": "127.0.0.1:12182:12183",
-            "server.2": "127.0.0.1:12192:12193",
-            "server.3": "127.0.0.1:12202:12203",
-        }
+        servers = {name: told[name] for name in told if name.startswith("server.")}
+        ports = {1: "12182:12183", 2: "12192:12193", 3: "12202:12203"}
+        assert servers == {f"server.{n}": f"127.0.0.1:{both}" for n, both in ports.items()}
         assert int(told["initLimit"]) * int(told["tickTime"]) == 30_000
         assert int(told["syncLimit"]) * int(told["tickTime"]) == 5_000
         assert told["quorumListenOnAllIPs"] == "false"
         assert command[-2].endswith("QuorumPeerMain")
     assert [told["clientPort"] for told, _ in found] == ["12181", "12191", "12201"]
-    ((alone, _),) = configured(tmp_path, [ZooKeeper(tmp_path)])
+    ((alone, command),) = configured(tmp_path, [ZooKeeper(tmp_path)])
     assert not [name for name in alone if name.startswith(("server.", "initLimit"))]
+    assert command[-2].endswith("QuorumPeerMain"), "the only main class that deletes old logs"
+    assert (alone["autopurge.purgeInterval"], alone["autopurge.snapRetainCount"]) == ("1", "3")
+    assert int(alone["snapCount"]) <= 20_000, "only what lies before a snapshot can be deleted"
+
+
+@pytest.mark.parametrize(("session_ms", "tick"), [(500, 100), (100, 20), (20, 4)])
+def test_the_shortest_session_of_zookeeper_has_five_ticks(tmp_path, session_ms, tick):
+    [zookeeper] = [each._service for each in Stack(tmp_path, session_ms=session_ms)._services if "zoo" in each.name]
+    ((told, _),) = configured(tmp_path, [zookeeper])
+    assert told["tickTime"] == str(tick)
 
 
 def test_a_stack_of_three_nodes_has_three_of_each_but_of_minio_and_lists_them_all(tmp_path):
     stack = Stack(tmp_path, ports={"kafka": 20_001}, nodes=3)
-    addresses = {status.service: status.address for status in stack.status()}
-    assert addresses == {
-        "kafka-1": "127.0.0.1:20001",
-        "kafka-2": "127.0.0.1:19102",
-        "kafka-3": "127.0.0.1:19112",
-        "zookeeper-1": "127.0.0.1:12181",
-        "zookeeper-2": "127.0.0.1:12191",
-        "zookeeper-3": "127.0.0.1:12201",
-        "minio": "127.0.0.1:19000",
-    }
-    endpoints = stack._endpoints()
+    names = [f"{name}-{number}" for name in ("kafka", "zookeeper") for number in (1, 2, 3)]
+    endpoints, addresses = stack._endpoints(), {status.service: status.address for status in stack.status()}
+    assert [*addresses] == [*names, "minio"]
+    assert [*addresses.values()] == f"{endpoints.kafka},{endpoints.zookeeper},{endpoints.minio}".split(",")
     assert endpoints.kafka == "127.0.0.1:20001,127.0.0.1:19102,127.0.0.1:19112"
     assert endpoints.zookeeper == "127.0.0.1:12181,127.0.0.1:12191,127.0.0.1:12201"
     assert (endpoints.minio, endpoints.replication) == ("127.0.0.1:19000", 3)
@@ -173,9 +169,7 @@ def test_whoever_comes_while_other_nodes_run_forgets_nobody_who_uses_them(starte
 
 def test_too_little_memory_for_three_nodes_is_named_before_anything_is_started(started):
     started.memory.free = 900 * MIB
-    with pytest.raises(
-        ServiceUnavailable, match=r"need 1260 MiB of memory, and 900 MiB are free; take nodes: 1"
-    ) as said:
+    with pytest.raises(ServiceUnavailable, match="1260 MiB of memory, and 900 MiB are free; take nodes: 1") as said:
         started.make(3).up()
     assert "\n" not in str(said.value)
     assert not started.lives

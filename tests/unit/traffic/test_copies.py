@@ -15,12 +15,8 @@ def test_the_first_frame_of_each_turn_and_piece_counts_whoever_it_is_of():
     first = FirstCopies()
     came = [(0, 1, 0), (0, 1, 0), (0, 1, 1), (0, 3, 0), (0, 1, 1), (1, 2, 0), (0, 3, 0), (0, 4, 0), (1, 2, 0)]
     assert [first.counts(*frame) for frame in came] == [True, False, True, True, False, True, False, True, False]
-
-
-def test_what_a_replica_has_not_given_before_it_died_counts_of_the_other():
-    first = FirstCopies()
-    assert [first.counts(0, 7, piece) for piece in (0, 1)] == [True, True]  # it dies before piece 2
-    assert [first.counts(0, 7, piece) for piece in (0, 1, 2)] == [False, False, True]
+    again = [(0, 4, 0), (0, 4, 1)]  # of another replica: the first one has died before that piece
+    assert [first.counts(*frame) for frame in again] == [False, True]
 
 
 UNITS = range(4)
@@ -149,14 +145,11 @@ def test_who_keeps_up_does_so_in_all_slots_since_it_was_late_last():
     assert chains.standings()[1] == Standing(9100, 9000)
 
 
-def test_whoever_is_known_first_may_have_been_later():
+def test_whoever_is_known_first_may_have_been_later_and_who_differs_does_not_keep_up():
     chains = Chains(near_us=300)
     tell(chains, 0, 0, (1,), 500)
     tell(chains, 1, 0, (1,), 0)
     assert chains.standings() == {1: Standing(1000, 1000)}
-
-
-def test_who_differs_does_not_keep_up():
     chains = Chains(near_us=300)
     tell(chains, 0, 0, range(5), 0)
     tell(chains, 1, 0, range(2), 0)

@@ -29,10 +29,8 @@ def inputs():
 
 
 def test_each_partition_has_one_generator_and_each_generator_a_partition(inputs):
-    shared = [
-        (each.source.name, load.rate, partitions)
-        for each, load, partitions in inputs.shares([SourceLoad(10.0, (), 2), SourceLoad(1.0, (), 4)])
-    ]
+    loads = [SourceLoad(10.0, (), 2), SourceLoad(1.0, (), 4)]
+    shared = [(each.source.name, load.rate, partitions) for each, load, partitions in inputs.shares(loads)]
     assert shared == [("events", 10.0, [0, 2]), ("events", 10.0, [1]), ("others", 1.0, [0]), ("others", 1.0, [1])]
 
 
@@ -69,30 +67,25 @@ def feed(monkeypatch, inputs):
     monkeypatch.setattr(JsonProcess, "tell", lambda injector, command: injector.told.append(command))
     monkeypatch.setattr(JsonProcess, "check", lambda injector: None)
     config = {"workload": "keycount", "parameters": {}, "frame_ms": 20}
-    shares = inputs.shares([SourceLoad(100.0, (), 2), SourceLoad(1.0)])
-    return Feed(
-        (
-            GeneratorConfig(topic=each.topic, source=each.source.name, rate=load.rate, partitions=own, **config),
-            [each.first + partition for partition in own],
-        )
+    shares = [*inputs.shares([SourceLoad(100.0, (), 2), SourceLoad(1.0)])]
+    configs = [
+        GeneratorConfig(topic=each.topic, source=each.source.name, rate=load.rate, partitions=own, **config)
         for each, load, own in shares
-    )
-
-
-def report(events, due):
-    return SoFar(events, due)
+    ]
+    routers = ([each.first + partition for partition in own] for each, _, own in shares)
+    return Feed(zip(configs, routers, strict=True))
 
 
 def test_a_second_is_told_of_when_all_have_told_of_it(feed):
     one, two, other = feed.injectors
-    one.say(report(10, 5))
-    two.say(report(20, 10))
-    one.say(report(30, 15))
+    one.say(SoFar(10, 5))
+    two.say(SoFar(20, 10))
+    one.say(SoFar(30, 15))
     assert not feed.progress and feed.sent == 50
-    other.say(report(1, 1))
+    other.say(SoFar(1, 1))
     assert [(each.events, each.due) for each in feed.progress] == [(51, 26)]
-    two.say(report(40, 20))
-    other.say(report(2, 2))
+    two.say(SoFar(40, 20))
+    other.say(SoFar(2, 2))
     assert [(each.events, each.due) for each in feed.progress] == [(51, 26), (72, 37)]
 
 
@@ -155,8 +148,5 @@ def test_each_is_told_what_concerns_it(feed):
     feed.change_rate(7.0, "others")
     feed.end_load()
     begin, end = Begin(5_000_000, None), EndLoad()
-    assert [each.told for each in feed.injectors] == [
-        [SkipEvents((10, 12)), begin, end],
-        [SkipEvents((11,)), begin, end],
-        [SkipEvents((13, 14)), begin, SetRate(7.0), end],
-    ]
+    told = [[SkipEvents((10, 12)), begin], [SkipEvents((11,)), begin], [SkipEvents((13, 14)), begin, SetRate(7.0)]]
+    assert [each.told for each in feed.injectors] == [[*each, end] for each in told]

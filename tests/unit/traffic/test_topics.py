@@ -37,20 +37,15 @@ def offered(monkeypatch):
     return events
 
 
-def test_events_come_with_their_places_and_frames_with_how_many_they_have(offered):
+def test_events_come_with_their_places_and_are_counted_as_their_results_and_frames_with_how_many_they_have(offered):
     events, seen = TOPIC.read(SOURCE)
-    assert events[["router", "offset", "position"]].to_numpy().tolist() == [
-        *([0, 0, 0], [0, 0, 1], [0, 2, 0]),
-        *([1, 1, 0], [1, 1, 1], [1, 1, 2]),
-    ]
+    places = events[["router", "offset", "position"]].to_numpy().tolist()
+    assert places == [[0, 0, 0], [0, 0, 1], [0, 2, 0], [1, 1, 0], [1, 1, 1], [1, 1, 2]]
     assert events["key"].tolist() == [key for table in offered for key in table["key"].to_pylist()]
-    assert seen.to_dict("list") == {
-        "router": [0, 0, 0, 1, 1],
-        "offset": [0, 1, 2, 0, 1],
-        "watermark": [0, 7, 14, 0, 7],
-        "events": [2, 0, 1, 0, 3],
-        "epoch": [1] * 5,
-    }
+    places = {"router": [0, 0, 0, 1, 1], "offset": [0, 1, 2, 0, 1], "watermark": [0, 7, 14, 0, 7]}
+    assert seen.to_dict("list") == places | {"events": [2, 0, 1, 0, 3], "epoch": [1] * 5}
+    assert TOPIC.count(SOURCE, WORKLOAD.stages) == ([3, 3], 6, (((0, 1),), ((0, 1),)))
+    assert TOPIC.result_times(0.0) == [5000, 7000, 6000]
 
 
 def test_what_is_behind_an_offset_is_left_out_but_for_its_frame(offered):
@@ -60,18 +55,13 @@ def test_what_is_behind_an_offset_is_left_out_but_for_its_frame(offered):
     assert list(events)[3:] == STAGE.events.names
 
 
-def test_events_and_the_results_that_they_must_have_are_counted(offered):
-    assert TOPIC.count(SOURCE, WORKLOAD.stages) == ([3, 3], 6, (((0, 1),), ((0, 1),)))
-
-
 def test_what_is_of_an_older_epoch_than_a_frame_before_it_does_not_count(monkeypatch):
     """A generator whose driver was deposed has written on behind the first frame of the next one."""
     partition, made = SOURCE.partition(0), []
     for offset, epoch in enumerate((1, 2, 1, 2)):
         batch = partition.take(np.arange(1 + offset, dtype=np.int64))
-        made.append(
-            SimpleNamespace(offset=offset, value=frames.encode(batch, frames.Facts(epoch=epoch)), timestamp=offset)
-        )
+        value = frames.encode(batch, frames.Facts(epoch=epoch))
+        made.append(SimpleNamespace(offset=offset, value=value, timestamp=offset))
     monkeypatch.setattr(Topic, "records", lambda self: iter([(0, made)]))
     topic = Topic("", "t")
     events, seen = topic.read(SOURCE)
@@ -87,10 +77,6 @@ def test_a_topic_without_a_record_has_neither_events_nor_frames(monkeypatch):
     assert list(events) == ["router", "offset", "position", *STAGE.events.names]
     assert events["router"].dtype == np.int32
     assert TOPIC.count(SOURCE, WORKLOAD.stages) == ([0, 0], 0, ((), ()))
-
-
-def test_frames_without_a_result_have_no_time(offered):
-    assert TOPIC.result_times(0.0) == [5000, 7000, 6000]
 
 
 def test_a_topic_is_silent_when_several_frames_have_not_come_however_long_they_are(monkeypatch):
