@@ -120,6 +120,10 @@ def test_names_are_words_and_belong_to_one_job_while_it_runs(jobs, gone):
     jobs.write(file_of("mine"))
     with pytest.raises(BadInput, match=f"name = mine: a job of this name runs, process {os.getpid()}"):
         jobs.free_name("mine", "keycount")
+    path = jobs.home / "jobs" / "mine.json"
+    path.write_text("{")
+    with pytest.raises(BadInput, match=f"name = mine: {path} cannot be read .*; choose another name, or delete"):
+        jobs.free_name("mine", "keycount")
     for name in ("A b", "../up", "-x", "x" * 50):
         with pytest.raises(BadInput, match="must be lower-case letters"):
             jobs.free_name(name, "keycount")
