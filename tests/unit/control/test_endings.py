@@ -450,6 +450,20 @@ def test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everythi
     assert '"verdict": "ok"' in command("job", "stop", NAME)
 
 
+def test_a_process_that_was_deposed_is_not_said_to_go_on_when_the_one_that_has_taken_the_job_over_fails(world):
+    started()
+    old = psutil.Process(Jobs().read(NAME).pid)
+    old.suspend()
+    said = is_interrupted_at("resuming", lambda say: background.resume(NAME, say, take_over=True))(world)
+    assert "goes on with it, as before" not in said and f"`keyshift resume {NAME}` goes on with it" in said
+    assert Jobs().read(NAME).pid != old.pid and Jobs().running() == []
+    old.resume()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        old.wait(WAIT_S)
+    assert NAME in command("resume", NAME, "--json")
+    assert '"verdict": "ok"' in command("job", "stop", NAME)
+
+
 def test_how_a_job_ends_some_day_is_not_how_a_process_did_that_was_to_take_it_over(world, monkeypatch):
     started()
     before, asked = Jobs().read(NAME), client()

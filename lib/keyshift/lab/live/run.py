@@ -157,6 +157,7 @@ class LiveRun:
         if not self._keeper.take_over:
             self._await_silence()
         epoch = self._failover.claim(read_journal())
+        self._keeper.claimed()
         journal = self._failover.readable(read_journal())
         loop.rates = loop.rates | journal.rates
         loop.trigger, loop.began_at = journal.trigger, journal.began_at
