@@ -249,6 +249,8 @@ ENDINGS = {
     ),
     "a resume that fails": resumed_with("no ZooKeeper"),
     "a resume of a job that runs elsewhere": resumed_with("elsewhere"),
+    "it is to be forgotten, and runs elsewhere": (start, KILL, sets("present"), FORGET, unsets("present")),
+    "it is to be forgotten, and ZooKeeper is away": (start, KILL, sets("no nodes"), FORGET, unsets("no nodes")),
     "a resume that is interrupted": (
         start,
         KILL,
@@ -491,6 +493,25 @@ def test_a_job_that_runs_elsewhere_can_be_reached_there_when_a_resume_was_refuse
     after = Jobs().read(NAME)
     assert (after.url, after.token, after.pid) == (before.url, before.token, before.pid)
     assert "the job runs elsewhere" in after.why
+
+
+def test_the_process_of_a_job_can_be_seen_to_drive_it_from_its_start_until_all_of_it_has_ended(world):
+    world.set("starting")
+    starting = threading.Thread(target=started)
+    starting.start()
+    assert wait_until(lambda: world.reached("starting"), WAIT_S)
+    assert world.drivers == [Jobs().read(NAME).pid]
+    world.unset("starting")
+    starting.join(WAIT_S)
+    world.set("stored")
+    stopping = threading.Thread(target=stop_over_http)
+    stopping.start()
+    assert wait_until(lambda: world.reached("stored"), WAIT_S)
+    assert world.drivers == [Jobs().read(NAME).pid], "nobody offers events any more, and its verdict is computed"
+    world.unset("stored")
+    stopping.join(WAIT_S)
+    ends()
+    assert (world.drivers, world.made) == ([], [])
 
 
 @pytest.mark.parametrize("end", ["given up", "dies", "its lab is closed"])
