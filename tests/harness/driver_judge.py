@@ -37,6 +37,8 @@ class Judge(Watcher):
         self._last_of: dict[int, str] = {}  # driver -> the promise that it made last
         self._claimant: Driver | None = None
         self._stale = False  # the journal on disk is not of the driver whose job it is
+        self.takes_over = False  # whoever is launched next, from a driver that stands
+        self._standing: dict[int, list[Driver]] = {}  # driver -> those from which it may not take the job over
         self.ready: set[str] = set()  # runs of which somebody was told that the job is ready: they are to be kept
         world.watcher = self
 
@@ -54,10 +56,11 @@ class Judge(Watcher):
 
     # -- when it happens -----------------------------------------------------------------------------------------------
 
-    def launched(self) -> None:
+    def launched(self, driver: Driver) -> None:
         """None may be there of which one could know."""
         if self._world.running is not None:
             self.problem("two drivers", "one is launched, and another one runs")
+        self._standing[driver.pid] = [] if self.takes_over else [each for each in self._world.living if each.stands]
 
     def begins(self, job: str, restore: str | None) -> None:
         """Not before what the journal promises: what lies between may be gone from the input."""
@@ -69,8 +72,11 @@ class Judge(Watcher):
             self.problem("went back", f"an attempt begins from {restore}, and the journal has {newest}")
 
     def claimed(self, driver: Driver) -> None:
-        """Journals of others are stale from now on."""
+        """Journals of others are stale from now on. Whoever takes nothing over waits for those that may live."""
         self._claimant = driver
+        for other in self._standing[driver.pid]:
+            if driver.job and other.job and other.job.run_id == driver.job.run_id and other.stands:
+                self.problem("two drivers", f"driver {driver.pid} claims the job, and ZooKeeper hears {other.pid}")
 
     def kept(self, driver: Driver, journal: dict[str, Any]) -> None:
         """What it names is there. It may be stale if its writer stood still between its last look and its write."""

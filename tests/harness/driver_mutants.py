@@ -19,6 +19,7 @@ from keyshift.driver.snapshotter import Snapshotter
 from keyshift.lab.ending import Ending
 from keyshift.lab.live.failover import JobFailover
 from keyshift.lab.live.inbox import Inbox
+from keyshift.lab.live.presence import Presence
 from keyshift.model.errors import ProtocolViolation
 from keyshift.wire import savepoint
 from keyshift.wire.memory import Memory
@@ -128,6 +129,17 @@ def resumes_without_looking_again(original, jobs, run, take_over=False):
     """When nobody else can resume it."""
     again, ASKED.before = getattr(ASKED, "before", False), True
     return original(jobs, run, take_over or again)
+
+
+@mutant(
+    Presence,
+    "await_none",
+    "two drivers",
+    CALM,
+    lives=(*(Life(0.2, "pause", woken_s=5.0, runs=True),) * 3, KILLED),
+)
+def goes_on_with_a_job_whose_process_zookeeper_still_hears(original, presence, say):
+    pass
 
 
 @mutant(

@@ -60,7 +60,7 @@ class Run:
         self._judge = Judge(outcome, chain, world)
         self._requests = Requests(outcome.seed, chain, world, self._over)
         self._stopped: Manifest | None = None
-        self._ending = self._takes_over = False
+        self._ending = False
         self._errors: list[BaseException] = []  # of the last attempt to begin
         self._to_wake: list[tuple[Driver, float]] = []  # and when
 
@@ -125,7 +125,7 @@ class Run:
         self._world.coming = [faults, []]
         begin, count = self._resume if self._world.journal() else self._start, 2 if twice and self._judge.ready else 1
         elsewhere = any(driver.elsewhere for driver in self._world.living)
-        self._takes_over = elsewhere and count == 1 and (self._ending or self._rng.random() < 0.5)
+        self._judge.takes_over = elsewhere and count == 1 and (self._ending or self._rng.random() < 0.5)
         threads = [threading.Thread(target=self._try, args=(begin,), daemon=True) for _ in range(count)]
         for thread in threads:
             thread.start()
@@ -155,7 +155,7 @@ class Run:
 
     def _resume(self) -> None:
         self._seen["resumes"] += 1
-        background.resume(NAME, lambda line: None, take_over=self._takes_over)
+        background.resume(NAME, lambda line: None, take_over=self._judge.takes_over)
 
     def _forget(self, kinds: tuple[str, ...] = ("leftovers",)) -> None:
         """What is left of a job that nobody can go on with, if there is something; ``kinds`` of files that tell.

@@ -26,6 +26,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.lab import backlog, recording, run_loop
 from keyshift.lab import run as lab_run
 from keyshift.lab.live import journal as live_journal
+from keyshift.lab.live import presence
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.machine import bare_copy
@@ -54,6 +55,8 @@ HURRY: list[tuple[Any, str, float]] = [
     (live_run, "LEAD_S", 0.02),
     (backlog, "SILENCE_S", 30.0),
     (run_loop, "LONGEST_PAUSE_S", 0.05),
+    (presence, "LOOK_S", 0.01),
+    (presence, "WAIT_S", 4.0),
     (live_journal, "KEEP_AGAIN_S", 0.1),
     (live_journal, "LONGEST_REST_S", 0.0),
     (questions, "CHECK_S", 0.02),
@@ -95,7 +98,7 @@ def installed(world: World, failures: Failures, answer_s: float) -> Iterator[Non
         put = patches.enter_context
         put(threads_inherit())
         put(patch.dict(os.environ, {"KEYSHIFT_HOME": str(world.folder)}))
-        for module in (job, attempt, opening, routing, forgetting):
+        for module in (job, attempt, opening, routing, forgetting, presence):
             session = lambda _hosts, root, _secret="", epoch=None: DrivenSession(world, root, epoch)  # noqa: E731
             put(patch.object(module, "Coordination", session))
         for where, name, instead in [

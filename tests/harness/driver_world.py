@@ -37,8 +37,8 @@ PARTS = ("driver", "spark", "generator", "collector")  # the processes of a driv
 class Watcher:
     """Hears what must be seen when it happens, from the thread that does it."""
 
-    def launched(self) -> None:
-        """A driver is about to be."""
+    def launched(self, driver: "Driver") -> None:
+        """It is about to be."""
 
     def begins(self, job: str, restore: str | None) -> None:
         """An attempt of ``job`` is about to, from this snapshot or savepoint; None: from the beginning of the input."""
@@ -69,8 +69,8 @@ class World:
     def launch(self, log: Path) -> "Driver":
         """The process of a job; stands in for ``background._launched``."""
         log.touch()
-        self.watcher.launched()
         driver = Driver(self, next(self._pids), log, self.coming.pop(0) if self.coming else [])
+        self.watcher.launched(driver)
         self.drivers[driver.pid] = driver
         driver.begin()
         return driver
@@ -148,6 +148,14 @@ class Driver:
     def runs(self) -> bool:
         """Whether its job does, too."""
         return self.there and self.job is not None and self.job.state == "running"
+
+    @property
+    def stands(self) -> bool:
+        """Whether it does nothing, and ZooKeeper has what it has registered, as if it lived."""
+        with (ensemble := self.world.ensemble).lock:
+            owners = [node.owner for node in ensemble.nodes.values()]
+        has = any(isinstance(owner, DrivenSession) and owner.place is self.place for owner in owners)
+        return self.place.paused and has
 
     def _run(self) -> None:
         status = 0

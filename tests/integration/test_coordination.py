@@ -1,5 +1,6 @@
 """Bad days of the real ZooKeeper: sessions that expire, answers that are lost, a server that is away, long values."""
 
+import contextlib
 import os
 import random
 import signal
@@ -16,14 +17,17 @@ import pytest
 from kazoo.client import KazooState
 
 import waits
-from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
+from keyshift.endpoints import Endpoints
+from keyshift.lab.live import presence
+from keyshift.lab.live.presence import Presence
+from keyshift.model.errors import Deposed, NotThere, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import silent
 from keyshift.services.embedded import is_free
 from keyshift.services.zookeeper import ZooKeeper
 from keyshift.wire import client, coordination, tree
 from keyshift.wire import session as module
 from keyshift.wire.coordination import Coordination
-from keyshift.wire.nodes import ALL, Folder, Node
+from keyshift.wire.nodes import ALL, DRIVERS, Folder, Node, of_job
 from keyshift.wire.tree import PART_BYTES
 
 DEADLINE_S = 150.0
@@ -466,3 +470,19 @@ def test_when_a_job_is_over_who_drove_it_before_makes_nothing_anew(drive, join):
     with pytest.raises(Deposed, match="was ended by another process"):
         old.publish(node("assignment"), {"version": 2})
     assert nodes.children(ALL) == []
+
+
+def test_who_drives_a_job_is_seen_in_each_of_its_sessions_until_its_end(server, expire, monkeypatch, request):
+    monkeypatch.setattr(presence, "WAIT_S", 0.5)
+    job = request.node.name
+    driver, other = (Presence(Endpoints("", server.hosts, "", "", ""), job, "secret") for _ in range(2))
+    other.await_none(silent)
+    driver.begin(first=True)
+    expire(driver._session)
+    with contextlib.closing(Coordination(server.hosts, of_job(job), "secret")) as nodes:
+        until(lambda: nodes.children(DRIVERS))
+        with pytest.raises(RunsElsewhere, match=f"ZooKeeper hears process {os.getpid()} of host .* runs elsewhere"):
+            other.await_none(silent)
+        driver.end()
+        other.await_none(silent)
+        nodes.withdraw(ALL)

@@ -352,7 +352,7 @@ def live_job(monkeypatch, spec, resume=None, **kept):
     """
     without_waiting(monkeypatch)
     several = spec.job.replicas > 1
-    replicas, traffic, said = Replicas(spec) if several else None, Traffic(), []
+    replicas, traffic, said, presence = Replicas(spec) if several else None, Traffic(), [], Mock()
     inner = replicas.all[0].job if several else Job(spec)
     inner.traffic = traffic
     monkeypatch.setattr(returning, "Return", Way)
@@ -372,6 +372,7 @@ def live_job(monkeypatch, spec, resume=None, **kept):
         else:
             system = LiveReplicas(spec, replicas, said.append)
         system.final_state = lambda: None
+        system.failover.presence = lambda token: presence
         job.loop = run_loop.RunLoop(spec, system, traffic, Reporter(said.append), lambda: None, make_script)
         job.loop.execute()
         return manifest_of(run_id, spec)
@@ -380,7 +381,7 @@ def live_job(monkeypatch, spec, resume=None, **kept):
         monkeypatch.setattr(Job, "resume", lambda inner, past: resume(inner))
     job = LiveJob(record, spec, keeper=keeper)
     job.inner, job.counter, job.traffic, job.said = inner, inner.stages[-1], traffic, said
-    job.replicas, job.ways = replicas, Way.begun
+    job.replicas, job.ways, job.presence = replicas, Way.begun, presence
     threading.Thread(target=job.keep, daemon=True).start()
     try:
         job.await_ready()

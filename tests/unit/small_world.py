@@ -76,6 +76,17 @@ class World:
         if self.faulty("elsewhere"):
             raise RunsElsewhere("somebody still writes into topic 'run-events': the job runs elsewhere")
 
+    @property
+    def drivers(self):
+        """The processes that can be seen to drive the job."""
+        return [int(path.name.removeprefix("driver-")) for path in self.folder.glob("driver-*")]
+
+    def await_none(self, say):
+        if self.faulty("no nodes"):
+            raise ServiceUnavailable("ZooKeeper at z:1 did not answer within 10 s: is it running?")
+        if self.faulty("present"):
+            raise RunsElsewhere("ZooKeeper hears process 7 of host there still: the job runs elsewhere")
+
     def require_whole(self):
         if self.made != PARTS:
             raise ServiceUnavailable(f"there is only {self.made}: it cannot be resumed")
@@ -233,6 +244,19 @@ class Traffic(small_live.Traffic):
         self.world.delete("topics")
 
 
+class Presence:
+    """Of who is killed nothing is known any more."""
+
+    def __init__(self, world):
+        self.world, self.await_none = world, world.await_none
+
+    def begin(self, first=False):
+        self.world.set(f"driver-{os.getpid()}")
+
+    def end(self):
+        (self.world.folder / f"driver-{os.getpid()}").unlink(missing_ok=True)
+
+
 class Recording:
     """Of the verdict, if the store is there."""
 
@@ -314,6 +338,7 @@ def world_of(monkeypatch, folder):
     def system_of(spec, job):
         system = KeyshiftJob(spec, job)
         system.stop = system.final_state = lambda: None
+        system.failover.presence = lambda token: Presence(world)
         return system
 
     class ReplicasHere(Replicas):
@@ -323,6 +348,7 @@ def world_of(monkeypatch, folder):
     def replicated(spec, replicas, say):
         system = LiveReplicas(spec, replicas, say)
         system.final_state = lambda: None
+        system.failover.presence = lambda token: Presence(world)
         return system
 
     def write_whole(path, text):
@@ -352,6 +378,7 @@ def world_of(monkeypatch, folder):
     monkeypatch.setattr(forgetting, "open_services", services)
     topic = Mock(await_silence=world.await_silence, delete=lambda: world.delete("topics"))
     monkeypatch.setattr(forgetting, "Topic", Mock(at=lambda *_: topic))
+    monkeypatch.setattr(forgetting, "Presence", lambda *_: Presence(world))
     monkeypatch.setattr(forgetting, "Coordination", lambda *_: Mock(withdraw=lambda path: world.delete("nodes")))
     monkeypatch.setattr(forgetting, "SavepointStore", lambda *_: Mock(delete_all=lambda: world.delete("snapshots")))
     monkeypatch.setattr(forgetting, "clean_stores", lambda *_: world.delete("stores"))

@@ -137,7 +137,7 @@ def import_results(
     folder: Annotated[Path, typer.Argument(help="What `keyshift results export` has written.")],
     profile: ProfileOption = None,
 ) -> None:
-    """Put exported runs into the store. All or, if anything is wrong, nothing."""
+    """Put exported runs into the store. Checks all before it stores any; what is stored when the store fails stays."""
     from keyshift.results.exchange import import_runs, read_export
     from keyshift.studies.stored_runs import open_store
 

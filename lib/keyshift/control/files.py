@@ -112,14 +112,21 @@ class Jobs:
     def free_name(self, wanted: str, workload: str) -> str:
         """Return ``wanted``, or a name made of the workload's.
 
-        Raises BadInput if ``wanted`` is no name, or belongs to a job that runs or of which something is left.
+        Raises BadInput if ``wanted`` is no name, or belongs to a job that runs or of which something is left, or to one
+        whose file nobody here can read: something may be left of that.
         """
         if not wanted:
             numbers = (f"{workload}-{number}" for number in range(1, 1_000_000))
             return next(name for name in numbers if not self._path(name).exists())
         if not re.fullmatch(NAME, wanted):
             raise BadInput(f"name = {wanted!r}: must be lower-case letters, digits, '_' and '-', at most 41")
-        if (known := self.read(wanted)) and self.alive(known):
+        known, path = self.read(wanted), self._path(wanted)
+        if known is None and path.exists():
+            raise BadInput(
+                f"name = {wanted}: {path} cannot be read (it is damaged, of another user or another keyshift), and a "
+                "job of this name may go on; choose another name, or delete that file if nobody wants the job any more"
+            )
+        if known and self.alive(known):
             raise BadInput(f"name = {wanted}: a job of this name runs, process {known.pid}; choose another")
         if known and (ended := self.ended(known)).remains != NOTHING:
             raise BadInput(f"name = {wanted}: there is a job of this name, {ended}; choose another name")

@@ -12,6 +12,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import frame_ms_of, ordering_of
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.lab.environment import open_services
+from keyshift.lab.live.presence import Presence
 from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.ordering import orderings
 from keyshift.progress import Say
@@ -26,14 +27,15 @@ from keyshift.wire.savepoint import SavepointStore
 def forget(name: str, say: Say) -> list[str]:
     """Delete all that is left of the job ``name``; returns what was deleted, in words.
 
-    Raises BadInput, with nothing changed, if there is no such job or it runs. Else nothing goes on with it from then
-    on. Raises ServiceUnavailable if something could not be deleted: that is tried when this is called once more.
+    Raises BadInput, with nothing changed, if there is no such job or it runs, and ServiceUnavailable if ZooKeeper is
+    away, which knows that. Else nothing goes on with it from then on. Raises ServiceUnavailable if something could not
+    be deleted: that is tried when this is called once more.
     """
     jobs = Jobs()
     job, deleted = jobs.choose(name), list[str]()
     if (left := _left(jobs, name)) is not None:
         with open_services(left.profile, say, reach=False) as endpoints:
-            _require_silence(endpoints, left)
+            _require_no_driver(endpoints, left, say)
             with jobs.naming():
                 _left(jobs, name)
                 jobs.journal(name).close()
@@ -50,15 +52,28 @@ def _left(jobs: Jobs, name: str) -> Kept | None:
     return jobs.journal(name).left()
 
 
-def _require_silence(endpoints: Endpoints, left: Kept) -> None:
-    """Raise BadInput if a process on another machine drives the job."""
-    for source in _inputs(left):
-        try:
-            Topic.at(endpoints, source.topic, source.partitions).await_silence(frame_ms_of(left.values))
-        except RunsElsewhere as error:
-            raise BadInput(str(error)) from error
-        except ServiceUnavailable:
-            pass  # then nobody writes
+def _require_no_driver(endpoints: Endpoints, left: Kept, say: Say) -> None:
+    """Raise BadInput if a process on another machine drives the job, ServiceUnavailable if nobody here knows."""
+    try:
+        for source in _inputs(left):
+            _await_silence(Topic.at(endpoints, source.topic, source.partitions), frame_ms_of(left.values))
+        Presence(endpoints, _jobs(left)[0], left.token).await_none(say)
+    except RunsElsewhere as error:
+        raise BadInput(f"{error}; stop it there, or forget it when its process has ended") from error
+
+
+def _await_silence(topic: Topic, frame_ms: float) -> None:
+    try:
+        topic.await_silence(frame_ms)
+    except RunsElsewhere:
+        raise
+    except ServiceUnavailable:
+        pass  # ZooKeeper is asked, too
+
+
+def _jobs(left: Kept) -> list[str]:
+    """The job, or that of each of its replicas."""
+    return [left.run_id] if left.replicas == 1 else [replica_of(left.run_id, each) for each in range(left.replicas)]
 
 
 def _inputs(left: Kept) -> tuple[InputTopic, ...]:
@@ -105,8 +120,7 @@ def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], 
 
 def _parts(endpoints: Endpoints, left: Kept, say: Say) -> dict[str, Callable[[], object]]:
     """What the job may have left, by the words for it, and how it is deleted; each may be done twice."""
-    run = left.run_id
-    jobs = [run] if left.replicas == 1 else [replica_of(run, number) for number in range(left.replicas)]
+    run, jobs = left.run_id, _jobs(left)
     topics, roots = [*(each.topic for each in _inputs(left)), *map(results_of, jobs)], jobs
     if _has_leaders(left):
         topics, roots = [*topics, order_of(run)], [*jobs, run]

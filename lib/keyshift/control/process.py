@@ -99,6 +99,11 @@ class _Entry(Keeper):
         with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
             self._file.expect(self._known(run_id, token))
 
+    def claimed(self) -> None:
+        """Write down in the job's file that this process drives it: also if it fails, the one before is deposed."""
+        with contextlib.suppress(OSError, ServiceUnavailable):  # then behind the next journal
+            self._jobs.hold(self._name, self._entry, self._pid)
+
     def keep(self, journal: Journal) -> None:
         """Write the journal. Whoever writes it drives the job, and the job's file says so from then on. The first one
         of a job that goes on deletes what was temporary.
@@ -107,8 +112,7 @@ class _Entry(Keeper):
         """
         self._require_known(self._kept)
         self._file.keep(self._known(journal.run_id, journal.token), journal)
-        with contextlib.suppress(ServiceUnavailable):  # then behind the next one
-            self._jobs.hold(self._name, self._entry, self._pid)
+        self.claimed()  # another one that was to go on may have failed before it had claimed it
         if self._before and not self._kept:
             shutil.rmtree(self._before, ignore_errors=True)
         self._kept = True

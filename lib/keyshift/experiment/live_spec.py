@@ -11,6 +11,7 @@ from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
 from keyshift.refusals import made
+from keyshift.workloads import parameters as of_workload
 
 DEFAULTS = {"job.snapshot_s": 10.0, "run.recoveries": 5}  # of a live job, where those of a run differ
 # Likewise, of one with replicas, which is not started anew.
@@ -115,12 +116,16 @@ def _of_run(name: str) -> str:
 
 
 def anywhere(values: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
-    """``values``, of which ``spec`` was made, for a process with another working directory: files by whole paths."""
+    """``values``, of which ``spec`` was made, for a process with another working directory, or of a keyshift with other
+    defaults: files by whole paths, and every parameter of the workload, as state and events are made by them.
+    """
     known = spec.workload.model_dump()
-    return {
+    given = {
         name: value if name in CHOSEN else known.get(name.removeprefix("workload."), value)
         for name, value in values.items()
     }
+    own = [name for name in of_workload(type(spec.workload)) if name in CHOSEN or name not in values]
+    return {f"workload.{name}": known[name] for name in own} | given
 
 
 def chosen_values(values: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:

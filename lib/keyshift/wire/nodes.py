@@ -376,6 +376,7 @@ ENDED_LOGS = logs("ended")  # of tasks that hand nothing over, by place; of one 
 # -- above -------------------------------------------------------------------------------------------------------------
 
 ALL: Folder[Any] = Folder("", {})  # whatever is below the root
+DRIVERS = Folder("drivers", {"": str})  # registered as long as their processes live, seen from the root of a job
 
 
 def of_job(job: str) -> str:

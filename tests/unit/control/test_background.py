@@ -29,6 +29,7 @@ from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import locked
 from keyshift.lab import environment
+from keyshift.lab.live.presence import Presence
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import silent
 from keyshift.services import processes
@@ -119,6 +120,10 @@ def test_names_are_words_and_belong_to_one_job_while_it_runs(jobs, gone):
     jobs.write(file_of("mine"))
     with pytest.raises(BadInput, match=f"name = mine: a job of this name runs, process {os.getpid()}"):
         jobs.free_name("mine", "keycount")
+    path = jobs.home / "jobs" / "mine.json"
+    path.write_text("{")
+    with pytest.raises(BadInput, match=f"name = mine: {path} cannot be read .*; choose another name, or delete"):
+        jobs.free_name("mine", "keycount")
     for name in ("A b", "../up", "-x", "x" * 50):
         with pytest.raises(BadInput, match="must be lower-case letters"):
             jobs.free_name(name, "keycount")
@@ -197,12 +202,21 @@ def test_what_a_journal_has_is_read_by_who_goes_on_with_the_job_alone(jobs, gone
     assert "secret" not in str(refused.value)
 
 
-def test_all_topics_of_a_job_that_is_forgotten_are_watched_for_as_long_as_its_frames_want(monkeypatch):
+@pytest.mark.parametrize("away", [False, True])
+def test_all_topics_of_a_job_that_is_forgotten_are_watched_for_as_long_as_its_frames_want(monkeypatch, away):
+    """If Kafka is away, it is known from ZooKeeper whether the job runs."""
     told = []
-    monkeypatch.setattr(Topic, "await_silence", lambda topic, frame_ms: told.append((topic.partitions, frame_ms)))
-    left = Kept(run_id="2026-one", sources={"a": 1, "b": 2}, values={"frame_ms": 5000})
-    forgetting._require_silence(Endpoints("k:1", "z:1", "m:1", "a", "s"), left)
-    assert told == [(1, 5000.0), (2, 5000.0)]
+
+    def await_silence(topic, frame_ms):
+        told.append((topic.partitions, frame_ms))
+        if away:
+            raise ServiceUnavailable("Kafka is away")
+
+    monkeypatch.setattr(Topic, "await_silence", await_silence)
+    monkeypatch.setattr(Presence, "await_none", lambda presence, say: told.append(presence._root))
+    left = Kept(run_id="2026-one", sources={"a": 1, "b": 2}, values={"frame_ms": 5000}, replicas=2)
+    forgetting._require_no_driver(Endpoints("k:1", "z:1", "m:1", "a", "s"), left, silent)
+    assert told == [(1, 5000.0), (2, 5000.0), "/keyshift/2026-one-r0"]
 
 
 def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, gone):

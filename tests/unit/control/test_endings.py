@@ -269,6 +269,8 @@ ENDINGS = {
     "a stop that fails before its verdict is stored": stop_fails(start),
     "a resume that fails": resumed_with("no ZooKeeper"),
     "a resume of a job that runs elsewhere": resumed_with("elsewhere"),
+    "it is to be forgotten, and runs elsewhere": (start, KILL, sets("present"), FORGET, unsets("present")),
+    "it is to be forgotten, and ZooKeeper is away": (start, KILL, sets("no nodes"), FORGET, unsets("no nodes")),
     "a resume that is interrupted": (start, KILL, RESUME_IS_INTERRUPTED, ends_by_itself),
     "a start that fails": start_fails(start),
     "a start while the disk is so full that there is no first journal": (
@@ -429,6 +431,20 @@ def test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everythi
     assert '"verdict": "ok"' in command("job", "stop", NAME)
 
 
+def test_a_process_that_was_deposed_is_not_said_to_go_on_when_the_one_that_has_taken_the_job_over_fails(world):
+    started()
+    old = psutil.Process(Jobs().read(NAME).pid)
+    old.suspend()
+    said = is_interrupted_at("resuming", lambda say: background.resume(NAME, say, take_over=True))(world)
+    assert "goes on with it, as before" not in said and f"`keyshift resume {NAME}` goes on with it" in said
+    assert Jobs().read(NAME).pid != old.pid and Jobs().running() == []
+    old.resume()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        old.wait(WAIT_S)
+    assert NAME in command("resume", NAME, "--json")
+    assert '"verdict": "ok"' in command("job", "stop", NAME)
+
+
 def test_how_a_job_ends_some_day_is_not_how_a_process_did_that_was_to_take_it_over(world, monkeypatch):
     started()
     before, asked = Jobs().read(NAME), client()
@@ -460,6 +476,25 @@ def test_a_job_that_runs_elsewhere_can_be_reached_and_keeps_its_files_when_a_res
     world.unset("elsewhere")
     command("resume", NAME)
     assert not work.exists(), "by then they are nobody's"
+
+
+def test_the_process_of_a_job_can_be_seen_to_drive_it_from_its_start_until_all_of_it_has_ended(world):
+    world.set("starting")
+    starting = threading.Thread(target=started)
+    starting.start()
+    assert wait_until(lambda: world.reached("starting"), WAIT_S)
+    assert world.drivers == [Jobs().read(NAME).pid]
+    world.unset("starting")
+    starting.join(WAIT_S)
+    world.set("stored")
+    stopping = threading.Thread(target=stop_over_http)
+    stopping.start()
+    assert wait_until(lambda: world.reached("stored"), WAIT_S)
+    assert world.drivers == [Jobs().read(NAME).pid], "nobody offers events any more, and its verdict is computed"
+    world.unset("stored")
+    stopping.join(WAIT_S)
+    ends()
+    assert (world.drivers, world.made) == ([], [])
 
 
 @pytest.mark.parametrize("end", ["given up", "dies", "its lab is closed"])

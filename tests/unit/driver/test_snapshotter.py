@@ -330,7 +330,7 @@ def test_a_successor_of_the_coordinator_is_asked_again(made):
     made.begin()
     until(lambda: wanted)
     made.leader = Leader(made.nodes, made.store)
-    first.said = made.leader.said
+    first.slots_that_said = made.leader.slots_that_said
     until(lambda: made.complete.taken)
     assert made.complete.taken[0].name == wanted[0]
 

@@ -404,7 +404,24 @@ def test_a_parameter_does_not_hide_the_name_of_the_strategy(registered):
     spec = make_spec(values)
     assert spec.parameters().items() >= (values | {"backend": "memory", "workload.workload": "heavy"}).items()
     assert make_spec(spec.parameters()) == spec
-    assert anywhere(values, live_spec(values)) == values
+    told = anywhere(values, live_spec(values))
+    assert told.items() >= (values | {"workload.workload": "heavy"}).items()
+    assert live_spec(told) == live_spec(values)
+
+
+class Later(Rated):
+    """The same of another version."""
+
+    rate: int = Field(default=4, ge=1, description="of its own")
+
+
+def test_whoever_goes_on_with_a_job_has_its_workload_whatever_the_defaults_are_by_then(rated, registered):
+    values = {"workload": "rated", "keys": 50, "workload.order": "down"}
+    told = anywhere(values, live_spec(values))
+    assert told.items() >= (values | {"workload.rate": 3}).items() and "workload.keys" not in told
+    registered(workloads, rated=Later)
+    workload = live_spec(told).workload
+    assert (live_spec(values).workload.rate, workload.rate, workload.order, workload.keys) == (4, 3, "down", 50)
 
 
 def test_a_backend_has_settings_of_its_own_which_every_store_gets(registered):

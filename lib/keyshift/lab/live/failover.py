@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 from keyshift.driver.job import Job, Past
 from keyshift.driver.stage import history_of
 from keyshift.driver.stage_history import StageHistory
+from keyshift.lab.live.presence import Presence
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.traffic.copies import Incarnation, Superseded
@@ -89,6 +90,9 @@ class Failover(Protocol):
     def journal_written(self) -> None:
         """Hear that the journal that was told last is written down: what only older ones refer to may go."""
 
+    def presence(self, token: str) -> Presence:
+        """The presence of drivers of the job, whose secret ``token`` is."""
+
     def claim(self, journal: SystemJournal) -> int:
         """Become the driver of the job that the journal is of, before anything else; gives the epoch of its input."""
 
@@ -140,6 +144,10 @@ class JobFailover:
         names = [savepoint.name for savepoint in past.savepoints]
         if past.snapshots and past.begun_from and past.begun_from.name in names:  # these came behind it
             self._job.snapshots.supersede(names[: names.index(past.begun_from.name)])
+
+    def presence(self, token: str) -> Presence:
+        """See ``Failover``."""
+        return Presence(self._job.config.endpoints, self._job.config.job, token)
 
     def claim(self, journal: SystemJournal) -> int:
         """See ``Failover``."""

@@ -82,7 +82,7 @@ class LiveJob:
                 stack.callback(self._on_end)
                 self._life.enter(JobState.FAILED if self.manifest is None else JobState.ENDED)
                 if self._run:
-                    self._run.inbox.refuse()
+                    self._run.close()
 
     def fail(self, error: BaseException) -> None:
         """Give the job up before it executes: what it needs does not come."""

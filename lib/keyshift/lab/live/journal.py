@@ -72,6 +72,9 @@ class Keeper(RunEnd):
     def expect(self, run_id: str, token: str) -> None:
         """Hear the run's id and the job's secret before anything is made, to find what the job will leave."""
 
+    def claimed(self) -> None:
+        """Hear that the job, which goes on, is this process's: the one before drives it no more."""
+
     def begun(self) -> None:
         """Hear that the job runs, before anybody else does. Raises BadInput if nobody wants it any more."""
 

@@ -9,6 +9,7 @@ from keyshift.experiment.commands import Migration
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter, Keeper
+from keyshift.lab.live.presence import Presence
 from keyshift.lab.live.status import JobLife, JobState, OfSlot
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
@@ -42,6 +43,7 @@ class LiveRun:
         self.measured: Mapping[str, Mapping[int, OfSlot]] = {}  # of each stage and slot, as it said last
         self._failover = self.system.failover
         self._journal = JournalWriter(keeper, self._failover.journal_written, self.system.note)
+        self._presence: Presence | None = None  # of a job that others could go on with, or forget
 
     @property
     def offered(self) -> int:
@@ -52,6 +54,12 @@ class LiveRun:
     def stop(self) -> None:
         """End the load at the next look, or when the job has recovered."""
         self.stop_wanted = True
+
+    def close(self) -> None:
+        """Answer nobody any more, and be seen no more as the driver of the job: all of it has ended."""
+        self.inbox.refuse()
+        if self._presence:
+            self._presence.end()
 
     # -- of the controlling thread ------------------------------------------------------------------------------------
 
@@ -126,7 +134,11 @@ class LiveRun:
 
     def _open(self) -> Feed:
         if self._keeper.resumed is None:
-            self._keeper.expect(*self.system.identity)
+            run_id, token = self.system.identity
+            self._keeper.expect(run_id, token)
+            if self._keeper.outlives:
+                self._presence = self._failover.presence(token)
+                self._presence.begin(first=True)
             self.loop.traffic.for_ever = self._keeper.outlives
             feed = self.loop.open_new()
         else:
@@ -134,9 +146,10 @@ class LiveRun:
         self._failover.require_driver()
         return feed
 
-    def _await_silence(self) -> None:
+    def _await_nobody(self, presence: Presence) -> None:
         try:
             self.loop.traffic.await_silence(self.loop.spec.run.frame_ms)
+            presence.await_none(self.loop.reporter.say)
         except RunsElsewhere as error:
             remedy = "`keyshift resume NAME --take-over` goes on with it all the same, and the other process ends"
             if self.loop.spec.job.replicas > 1:
@@ -153,10 +166,13 @@ class LiveRun:
         Behind the claim the process before writes no journal any more, and behind the first frame that a generator of
         the new epoch writes into a partition no event of another one counts. Only then both are read.
         """
-        loop, traffic = self.loop, self.loop.traffic
+        loop, traffic, journal = self.loop, self.loop.traffic, read_journal()
+        self._presence = presence = self._failover.presence(journal.token)
         if not self._keeper.take_over:
-            self._await_silence()
-        epoch = self._failover.claim(read_journal())
+            self._await_nobody(presence)
+        epoch = self._failover.claim(journal)
+        self._keeper.claimed()
+        presence.begin()
         journal = self._failover.readable(read_journal())
         loop.rates = loop.rates | journal.rates
         loop.trigger, loop.began_at = journal.trigger, journal.began_at

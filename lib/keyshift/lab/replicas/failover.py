@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from keyshift.driver.job import Past
 from keyshift.lab.live.failover import J, ReplicasPast, SystemJournal
+from keyshift.lab.live.presence import Presence
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
 from keyshift.model.errors import Damaged, NotThere
@@ -80,6 +81,10 @@ class ReplicasFailover:
     def journal_written(self) -> None:
         """See ``Failover``."""
         self._points.in_journals = self._told
+
+    def presence(self, token: str) -> Presence:
+        """See ``Failover``. It is below the root of the first replica's job."""
+        return self._replicas.all[0].system.failover.presence(token)
 
     def claim(self, journal: SystemJournal) -> int:
         """Claim the jobs of all replicas, and give the largest epoch. Each replica's job has its own epochs, and all of

@@ -388,8 +388,10 @@ def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_c
         assert told[0 if take_over else 1 :][:5] == list(known)
         assert "the generator goes past 30 events that were offered before" in job.said
         assert (("await_silence",) in told) is not take_over
+        assert [name for name, *_ in job.presence.method_calls] == ["await_none", "begin"][take_over:]
         assert (job.status()["rate"], len(read)) == (103.0, 3), "for the run's id, for the claim, and behind it"
         assert job.inner.config.epochs == (((5, 1),), ((7, 1), (8, 2)))
+    assert wait_until(lambda: job.presence.end.called, 60), "all of it has ended"
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ class Store:
             self.failing.remove(what)
             raise ServiceUnavailable(f"{what} cannot be read")
 
-    def places(self, savepoint, stage):
+    def locations(self, savepoint, stage):
         assert (savepoint, stage) == ("one", "counter")
         self._fail("manifest")
         return {unit: [Location(unit, "segment", 0, 1, 0)] for unit in range(9)}
