@@ -85,6 +85,14 @@ def discards_a_snapshot_of_which_an_attempt_has_died(original, job):
 
 
 FULL_DISK = Fault("fail", "disk replace", 4)
+ONE_JOURNAL = Fault("stall", "disk replace", 4, seconds=1.5)
+
+
+@mutant(Job, "_go_on", "duplicated", CALM, lives=(Life(0.3, "kill", (ONE_JOURNAL,), runs=True, forgets_s=0.6),))
+def goes_on_under_versions_that_zookeeper_has_lost(original, job, unfinished, gap=0):
+    original(job, unfinished)
+
+
 
 
 @mutant(process._Entry, "keep", ("crash", "lost job"), CALM, lives=(Life(5.0, "kill", (FULL_DISK,), runs=True),))

@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from keyshift.clock import now_us
@@ -11,7 +11,7 @@ from keyshift.driver.leader import Coordinator
 from keyshift.driver.stage import LedStage
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
-from keyshift.model.keys import Version
+from keyshift.model.keys import Version, Versions
 from keyshift.model.markers import StateWritten
 from keyshift.model.records import SnapshotRecord
 from keyshift.traffic.traffic import Traffic
@@ -49,11 +49,11 @@ class Snapshotter:
         output: Traffic,
         completed: CompletedSnapshots,
         note: Callable[[str], None],
-        revoked: Iterable[int] = (),
-        forget: Callable[[], None] = lambda: None,
+        revoked: Versions,
+        forget: Callable[[], None],
     ) -> None:
         self._config, self._stages, self._output = config, stages, output
-        self._completed, self._note, self._revoked, self._forget = completed, note, sorted(revoked), forget
+        self._completed, self._note, self._revoked, self._forget = completed, note, revoked, forget
         self._store = SavepointStore(config.endpoints, config.job)
         self._over = threading.Event()
         self._completing = threading.Lock()  # held while one counts that is complete, and for the end

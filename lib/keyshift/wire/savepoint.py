@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, Damaged, ProtocolViolation
-from keyshift.model.keys import Assignment, UnitId
+from keyshift.model.keys import Assignment, UnitId, Versions, VersionsInJson
 from keyshift.objects import Bucket, ByteProgress
 from keyshift.ordering import Position
 from keyshift.refusals import refusal
@@ -101,7 +101,7 @@ class SavepointManifest:
     """
 
     workload: str = ""
-    revoked: list[int] = field(default_factory=list)
+    revoked: VersionsInJson = field(default_factory=Versions)
     offsets: dict[int, int] = field(default_factory=dict)
     watermarks: dict[int, int] = field(default_factory=dict)
     stages: dict[str, SavedStage] = field(default_factory=dict)

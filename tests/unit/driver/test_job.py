@@ -13,14 +13,14 @@ from keyshift import objects
 from keyshift.driver import attempt, questions
 from keyshift.driver import job as module
 from keyshift.driver.completed import CompletedSnapshot
-from keyshift.driver.job import Job
+from keyshift.driver.job import GAP, Job
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.snapshotter import MARK, capture
 from keyshift.driver.spark import interval
 from keyshift.driver.stage import history_of
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
-from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.keys import NO_VERSION, Assignment, Assignments, Mode, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.ordering import Place, Position
 from keyshift.protocol.coordinator import PublishAssignment
@@ -53,6 +53,7 @@ from keyshift.wire.nodes import (
     Unreadable,
     Writing,
     ack,
+    WrittenPlan,
     copied,
     logs,
     measured,
@@ -82,7 +83,7 @@ class Output:
         self.calls.append((said.kind, sorted(slots)))
 
     def revoke(self, versions):
-        self.calls.append(("revoke", sorted(versions)))
+        self.calls.append(("revoke", versions))
 
     def require_input(self, offsets):
         if self.gone:
@@ -383,10 +384,10 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_
     job.queries[-1].stop()
     job.recover()
     assert job.config.attempt == 2 and job.config.restore == job.savepoints[0].name
-    assert job.revoked == {START.version + 1}
+    assert set(job.revoked) == {START.version + 1}
     assert job.counter.assignment == Assignment(START.version + 2, (0, 1, 1, 1))
     assert job.counter.history.begins == [START.version, START.version + 1, START.version + 2]
-    assert job.output.calls[-2:] == [("revoke", [START.version + 1]), ("ready", [0, 1])]
+    assert job.output.calls[-2:] == [("revoke", job.revoked), ("ready", [0, 1])]
     job.check()
 
 
@@ -472,8 +473,8 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job
     job.snapshots.replace([snapshot(first + 2, 5), snapshot(version, 9)])
     job.recover()
     assert job.config.restore == f"{MARK}{version}" and job.offsets[-1] == {0: 9}
-    assert job.revoked == {version, first + 5}, "what came out before it counts"
-    assert job.output.calls[-2] == ("revoke", [version, first + 5])
+    assert set(job.revoked) == {version, first + 5}, "what came out before it counts"
+    assert job.output.calls[-2] == ("revoke", job.revoked)
 
 
 def unreadable(job, version):
@@ -489,12 +490,12 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     unreadable(job, first + 4)
     job.recover()
     assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
-    assert job.revoked == set(range(first + 2, job.counter.history.begins[1] + 1))
+    assert set(job.revoked) == set(range(first + 2, job.counter.history.begins[1] + 1))
     assert f"{MARK}{first + 4} counts no more: no checksum" in job.notes[-1].text
     unreadable(job, first + 2)
     job.recover()
     assert job.config.restore is None and job.offsets[-1] is None
-    assert {first, first + 2} < job.revoked
+    assert {first, first + 2} < set(job.revoked)
 
 
 @pytest.mark.parametrize("restores", [RESTORES, {0: Restored((), 1)}], ids=["has restored", "restores"])
@@ -628,12 +629,12 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
     other = resumed(job, past)
     assert (other.config.attempt, other.config.restore) == (2, "snapshot-000-1")
     counter = other.stage("counter")
-    assert counter.assignment == Assignment(START.version + 7, newest.owner)
-    assert other.revoked == {START.version + n for n in range(2, 7)}
-    assert job.output.calls[-2] == ("revoke", sorted(other.revoked))
+    assert counter.assignment == Assignment(START.version + 7 + GAP, newest.owner)
+    assert other.revoked == Versions(((START.version + 2, START.version + 7 + GAP),))
+    assert job.output.calls[-2] == ("revoke", other.revoked)
     assert job.offsets[-1] == {0: 40}
     assert counter.history.records[0].installed == {1: UnitsCame((), 3)}
-    assert counter.history.begins == [START.version, START.version + 7]
+    assert counter.history.begins == [START.version, START.version + 7 + GAP]
     other.stop()
     other.clean()
     with pytest.raises(ServiceUnavailable, match="ZooKeeper has nothing of job"):
@@ -653,7 +654,22 @@ def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_what_was_pu
     other = resumed(job, past)
     assert (other.config.attempt, other.config.slots) == (2, slots)
     assert other.stage("counter").assignment.owner == newest.owner
-    assert other.revoked == set(range(newest.version + 1))
+    assert other.revoked == Versions(((NO_VERSION, newest.version + 1 + GAP),))
+
+
+def test_another_process_goes_on_with_what_its_journal_has_if_zookeeper_has_lost_that(job):
+    """It had confirmed it, and its machine went down: of that and of all since it knows nothing."""
+    past, newest = job.past(), Assignment(START.version + 4, MOVED)
+    past.stages["counter"].assignments.append(newest)
+    job.stop()
+    at(job, 0).publish(PLAN, WrittenPlan("made before that", plan_of(START)))
+    other = successor(job)
+    other.config = replace(other.config, attempt=2)
+    other.resume(past)
+    counter = other.stage("counter")
+    assert other.config.attempt == 3, "there were more than ZooKeeper has"
+    assert counter.assignment == Assignment(newest.version + 1 + GAP, MOVED)
+    assert at(job, 3).read(PLAN) is None and wait_until(lambda: not counter.busy, 60, 0.01)
 
 
 @pytest.mark.parametrize("version", [None, START.version], ids=["from the beginning", "from a snapshot"])
@@ -863,8 +879,9 @@ def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_pub
     with pytest.raises(Deposed):
         job.counter.ask.tell(ASSIGNMENT, later)
     other.resume(job.past())
-    assert other.stage("counter").history.begins[-1] == START.version + 4
-    assert START.version + 3 in other.revoked and START.version + 4 not in other.revoked
+    (begin,) = other.stage("counter").history.begins[1:]
+    assert begin == START.version + 4 + GAP, "nor under what ZooKeeper has lost"
+    assert START.version + 3 in other.revoked and begin - 1 in other.revoked and begin not in other.revoked
 
 
 def test_nobody_goes_on_with_a_job_that_has_ended(job):

@@ -13,7 +13,7 @@ from keyshift.lab.judge import final_state
 from keyshift.lab.judge.final_state import FinalState, StageEnd, StageTold
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Assignment, Assignments
+from keyshift.model.keys import Assignment, Assignments, Versions
 from keyshift.model.notes import Note
 from keyshift.results.verdict import Inventory, Judgement, Ownership
 from keyshift.runtime.snapshots import SnapshotPart
@@ -171,9 +171,9 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     places = [*write(store, "snapshot-000-000001-aa", "counter-0", [(0, whole)], 10_000)]
     places += store.write("snapshot-001-000002-bb", "counter-0", [change], KEYED, 10_000)
     for name, version, offset, some, revoked in (
-        ("snapshot-000-000001-aa", 2, 5, places[:1], []),
-        ("snapshot-001-000002-bb", 5, 8, places, [2, 3]),
-        ("final", 6, 9, places[:1], []),
+        ("snapshot-000-000001-aa", 2, 5, places[:1], Versions()),
+        ("snapshot-001-000002-bb", 5, 8, places, Versions(((2, 4),))),
+        ("final", 6, 9, places[:1], Versions()),
     ):
         manifest = SavepointManifest(revoked=revoked)
         manifest.offsets[0] = offset
@@ -192,7 +192,7 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     first, second = final.cuts.values()
     assert list(final.cuts) == ["snapshot-000-000001-aa", "snapshot-001-000002-bb"]
     assert final.stopped and not first.stopped
-    assert (first.offsets, first.revoked, second.offsets, second.revoked) == ({0: 5}, [], {0: 8}, [2, 3])
+    assert (first.offsets, [*first.revoked], second.offsets, [*second.revoked]) == ({0: 5}, [], {0: 8}, [2, 3])
     found = [(cut.stages[0].ownership, cut.stages[0].begins) for cut in (first, second)]
     assert [([each.version for each in ownership.assignments], begins) for ownership, begins in found] == [
         ([1, 2], [1]),
