@@ -5,6 +5,7 @@ Each was there once. Where the library has a second net below the first one, a m
 
 import threading
 import time
+from unittest.mock import patch
 
 import driver_run
 from driver_shape import Life
@@ -84,7 +85,6 @@ def discards_a_snapshot_of_which_an_attempt_has_died(original, job):
         job.snapshots.replace(job.snapshots.newest[:-1])
 
 
-FULL_DISK = Fault("fail", "disk replace", 4)
 ONE_JOURNAL = Fault("stall", "disk replace", 4, seconds=1.5)
 
 
@@ -93,6 +93,7 @@ def goes_on_under_versions_that_zookeeper_has_lost(original, job, unfinished, ga
     original(job, unfinished)
 
 
+FULL_DISK = Fault("fail", "disk replace", 4)
 
 
 @mutant(process._Entry, "keep", ("crash", "lost job"), CALM, lives=(Life(5.0, "kill", (FULL_DISK,), runs=True),))
@@ -119,6 +120,15 @@ def ends_when_the_disk_is_full(original, entry, journal):
 def writes_two_snapshots_at_once(original, snapshots, effect):
     snapshots.busy, snapshots._writing = False, threading.Lock()
     original(snapshots, effect)
+
+
+BEGINS_ANEW = Fault("lose", "minio put", 4, after=True)
+
+
+@mutant(SavepointStore, "commit", "promise", CALM, lives=(Life(1.0, "kill", (BEGINS_ANEW,), runs=True),))
+def commits_what_refers_to_what_the_store_has_lost(original, store, name, manifest):
+    with patch.object(store._bucket, "names", lambda: manifest.segments):
+        original(store, name, manifest)
 
 
 @mutant(SavepointStore, "commit", "silent", CALM, without=((Snapshotter, "check"),), lives=(LONGER,))

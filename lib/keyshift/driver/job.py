@@ -185,9 +185,10 @@ class Job:
         that is revoked.
 
         Without one, from the savepoint that the job was started from, or else the beginning of the input; raises
-        NotThere if what comes behind that is gone. A snapshot counts no more if a slot has said that it is damaged or
-        gone, whatever else has ended the attempt. The newest assignments hold, as every unit is made anew wherever it
-        belongs. Steps that had not switched, and requests that had not begun, come afterwards; copies are not repeated.
+        NotThere if what comes behind that is gone. A snapshot or savepoint counts no more if a slot has said that it is
+        damaged or gone, whatever else has ended the attempt. The newest assignments hold, as every unit is made anew
+        wherever it belongs. Steps that had not switched, and requests that had not begun, come afterwards; copies are
+        not repeated.
         """
         self.read_log()
         self._query.end_snapshots()
@@ -259,16 +260,21 @@ class Job:
         self._go_on(left, GAP)
 
     def _give_up_unreadable(self) -> None:
-        """Give up the newest snapshot, if the attempt has begun from it and a slot has found that it is not there as it
-        was written. That a slot has not read its part says nothing: it may have been killed, or the store was away.
+        """Give up the newest snapshot, or without one the savepoint of a restart, if the attempt has begun from it and
+        a slot has found that it is not there as it was written. That a slot has not read its part says nothing: it may
+        have been killed, or the store was away.
         """
-        if not (snapshot := self.snapshots.last) or snapshot.name != self.config.restore:
+        begin = self.snapshots.last or self._begun_from
+        if begin is None or begin.name != self.config.restore or self.config.restore_of:
             return
         with contextlib.suppress(ServiceUnavailable):  # then nobody knows
             said = [each for stage in self.stages for each in stage.participant.read_below(nodes.UNREADABLE).values()]
             for found in said[:1]:
+                before = "the one before"
+                if not self.snapshots.last:
+                    self._begun_from, self._first_version, before = None, NO_VERSION, "the beginning of the input"
                 self.snapshots.replace(self.snapshots.newest[:-1])
-                self.note(f"{found.name} counts no more: {found.why}; the job goes on from the one before")
+                self.note(f"{found.name} counts no more: {found.why}; the job goes on from {before}")
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them).

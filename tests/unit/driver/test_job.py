@@ -25,6 +25,7 @@ from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.ordering import Place, Position
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import LogEvent
+from keyshift.runtime.snapshots import WHOLE
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
@@ -52,8 +53,8 @@ from keyshift.wire.nodes import (
     SlotSaved,
     Unreadable,
     Writing,
-    ack,
     WrittenPlan,
+    ack,
     copied,
     logs,
     measured,
@@ -149,6 +150,7 @@ def job(monkeypatch):
     memory, queries, offsets, snapshotters, output = Memory(), [], [], [], Output()
     memory.published, memory.left, memory.restores = [], [], RESTORES
     bucket = MemoryBucket()
+    bucket.objects |= {f"savepoints/{name}/segment": b"" for name in ("job", "another", "lives")}
     monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
     for each in (module, attempt):
         monkeypatch.setattr(each, "Coordination", lambda _, root, secret, epoch=None: Participant(memory, root, epoch))
@@ -166,6 +168,7 @@ def job(monkeypatch):
     monkeypatch.setattr(module, "Snapshotter", snapshotter)
     made = Job(start_query, replace(CONFIG, deadline_s=60.0, snapshot_s=1.0), Path("nowhere"), 1.0, output)
     made.memory, made.output, made.others, made.start_query = memory, output, [], start_query
+    made.bucket = bucket
     made.queries, made.offsets, made.snapshotters = queries, offsets, snapshotters
     made.start([START])
     (made.counter,) = made.stages
@@ -498,6 +501,17 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     assert {first, first + 2} < set(job.revoked)
 
 
+def test_a_savepoint_that_is_gone_gives_way_to_the_beginning_of_the_input(job):
+    """Of a restart, from which a job goes on that has no snapshot: otherwise each attempt would die of it."""
+    job.restart("counter", Assignment(START.version, MOVED))
+    job.recover()
+    job.counter.participant.acknowledge(UNREADABLE[1], Unreadable(job.savepoints[0].name, "it does not exist"))
+    job.recover()
+    assert job.config.restore is None and job.offsets[-1] is None and job.past().begun_from is None
+    assert job.revoked == Versions(((NO_VERSION, job.counter.assignment.version),))
+    assert "it does not exist; the job goes on from the beginning of the input" in job.notes[-1].text
+
+
 @pytest.mark.parametrize("restores", [RESTORES, {0: Restored((), 1)}], ids=["has restored", "restores"])
 def test_the_death_of_an_attempt_that_restores_or_has_restored_costs_no_snapshot(job, restores):
     """Killed workers, or a store that is away, say nothing about it."""
@@ -823,6 +837,17 @@ def test_a_capture_is_appointed_and_committed_and_the_job_goes_on(job):
     assert SavepointStore(CONFIG.endpoints, "another").manifest(written.name).offsets == {0: 10}
     assert other.savepoints == [] and in_zookeeper(job, other).children(ALL_SAVED) == []
     other.check()
+
+
+def test_a_capture_of_which_the_store_has_lost_a_part_is_made_once_more_with_all_state(job):
+    other = another(job)
+    other.start([START])
+    in_zookeeper(job, other).publish(ROUTERS[0], 0)
+    del job.bucket.objects["savepoints/another/segment"]  # and of that, too
+    with pytest.raises(NotThere, match="1 of its segments are in the store no more, such as segment"):
+        capture(other.config, other.stages, other.check, "capture-0")
+    names = dict.fromkeys(value.id for path, value in job.memory.published if path == "savepoint")
+    assert [name.endswith(WHOLE) for name in names] == [False, True]
 
 
 def test_what_was_answered_of_a_capture_that_failed_goes_with_the_next_one(job):

@@ -16,6 +16,7 @@ from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, ProtocolViolation
 from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.records import StepRecord, UnitsCame, UnitsLeft
+from keyshift.runtime.snapshots import WHOLE
 from keyshift.waiting import wait_until
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import (
@@ -284,6 +285,24 @@ def test_a_snapshot_whose_parts_do_not_fit_together_is_told_and_ends_the_job(mad
     assert not made.complete.last
     with pytest.raises(ProtocolViolation, match=r"units \[3\] of counter are missing"):
         snapshotter.check()
+
+
+def test_a_snapshot_of_which_the_store_has_lost_a_part_does_not_come_to_exist_and_the_next_has_all_anew(made):
+    answer = made.leader.answer
+
+    def loses(name):
+        answer(name)
+        if not name.endswith(WHOLE):
+            made.store.client.objects.clear()
+
+    made.leader.answer = loses
+    made.begin()
+    until(lambda: made.complete.last)
+    over(made.snapshotters[0])
+    first, second, *_ = made.leader.snapshots
+    assert not first.endswith(WHOLE) and made.complete.taken[0].name == second
+    assert "2 of its segments are in the store no more" in made.notes[0]
+    assert "the job goes on, and writes all of its state anew" in made.notes[0]
 
 
 def test_those_that_are_to_be_judged_are_all_kept_with_what_was_revoked_by_then(made):

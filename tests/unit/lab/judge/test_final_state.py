@@ -12,7 +12,7 @@ from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.judge import final_state
 from keyshift.lab.judge.final_state import FinalState, StageEnd, StageTold
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import NotThere, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Versions
 from keyshift.model.notes import Note
 from keyshift.results.verdict import Inventory, Judgement, Ownership
@@ -29,8 +29,8 @@ AFTER = Assignment(3, (2, 1, 1))
 UNITS = {1: [(1, state(1)), (2, state(2, keys=0))], 2: [(0, state(0, timers=1))]}  # of each slot
 
 
-def ended(monkeypatch, units, store):
-    """Of a job with two savepoints, of which the last one has values and timers."""
+def ended(monkeypatch, units, store, gone=""):
+    """Of a job with two savepoints, of which the last one has values and timers; the store has lost one if ``gone``."""
     monkeypatch.setattr(final_state, "SavepointStore", lambda *told: store)
     for name, assignment in (("first", Assignment(1, (1, 1, 1))), ("last", AFTER)):
         said = {
@@ -40,6 +40,8 @@ def ended(monkeypatch, units, store):
         manifest = SavepointManifest()
         manifest.add("counter", said, assignment)
         store.commit(name, manifest)
+    if gone:
+        del store.client.objects[f"savepoints/job/{gone}/manifest.json"]
     sizes = {"counter": {0: 10, 1: 20, 2: 0}}
     job = SimpleNamespace(
         config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=False, in_turns=False),
@@ -99,6 +101,15 @@ def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the
     assert counter.to_move == {1}
     assert (counter.ownership.left_behind, final.revoked, final.notes) == ({(1, 0)}, {2}, ["late"])
     assert final.planned_s == 0.5 and final.snapshots == ["one that is complete"]
+
+
+def test_a_savepoint_that_the_store_has_lost_is_told_and_the_last_one_is_judged_all_the_same(monkeypatch):
+    final = ended(monkeypatch, UNITS, store_of(), gone="first")
+    assert [each.name for each in final.stages[0].ownership.savepoints] == ["savepoint last"]
+    assert list(final.parts([])) and len(final.notes) == 2
+    assert "it is not known what was in a savepoint: savepoints/job/first/manifest.json" in final.notes[1]
+    with pytest.raises(NotThere):
+        ended(monkeypatch, UNITS, store_of(), gone="last")
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------
