@@ -15,7 +15,7 @@ from driver_shape import Chain
 from driver_world import Driver, Watcher, World
 from one_run import Outcome
 from places import DriverDied, at
-from promises import Input, Promise, broken, promised
+from promises import MANIFEST, Input, Promise, broken, promised
 
 from keyshift.driver.snapshotter import MARK
 from keyshift.experiment.live_spec import live_spec
@@ -67,6 +67,8 @@ class Judge(Watcher):
         journal = self._world.journal()
         if journal is None or self._stale or journal["run_id"] != job:  # another one has its name, and its files
             return
+        if self._world.lost:  # it has to go back
+            return
         newest = max((snapshot["name"] for snapshot in journal["past"]["snapshots"]), default="")
         if (restore or MARK).startswith(MARK) and (restore or "") < newest:
             self.problem("went back", f"an attempt begins from {restore}, and the journal has {newest}")
@@ -85,6 +87,8 @@ class Judge(Watcher):
         if self._stale or not journal["past"]["snapshots"]:
             return
         newest = journal["past"]["snapshots"][-1]["name"]
+        if f"savepoints/{journal['run_id']}/{newest}/{MANIFEST}" in self._world.lost:
+            return
         if newest not in self._promises:
             self._promises[newest] = promise = promised(self._world.bucket, journal, newest)
             if missing := promise.missing():

@@ -5,6 +5,7 @@ Each was there once. Where the library has a second net below the first one, a m
 
 import threading
 import time
+from unittest.mock import patch
 
 import driver_run
 from driver_shape import Life
@@ -85,6 +86,14 @@ def discards_a_snapshot_of_which_an_attempt_has_died(original, job):
         job.snapshots.replace(job.snapshots.newest[:-1])
 
 
+ONE_JOURNAL = Fault("stall", "disk replace", 4, seconds=1.5)
+
+
+@mutant(Job, "_go_on", "duplicated", CALM, lives=(Life(0.3, "kill", (ONE_JOURNAL,), runs=True, forgets_s=0.6),))
+def goes_on_under_versions_that_zookeeper_has_lost(original, job, unfinished, gap=0):
+    original(job, unfinished)
+
+
 FULL_DISK = Fault("fail", "disk replace", 4)
 
 
@@ -112,6 +121,15 @@ def ends_when_the_disk_is_full(original, entry, journal):
 def writes_two_snapshots_at_once(original, snapshots, effect):
     snapshots.busy, snapshots._writing = False, threading.Lock()
     original(snapshots, effect)
+
+
+BEGINS_ANEW = Fault("lose", "minio put", 4, after=True)
+
+
+@mutant(SavepointStore, "commit", "promise", CALM, lives=(Life(1.0, "kill", (BEGINS_ANEW,), runs=True),))
+def commits_what_refers_to_what_the_store_has_lost(original, store, name, manifest):
+    with patch.object(store._bucket, "names", lambda: manifest.segments):
+        original(store, name, manifest)
 
 
 @mutant(SavepointStore, "commit", "silent", CALM, without=((Snapshotter, "check"),), lives=(LONGER,))

@@ -19,7 +19,8 @@ class Life:
     ``runs`` they count from when its job does, however slow the machine is.
 
     ``twice``: two resumes begin it at once. ``woken_s``: a paused one goes on so long after the next one was resumed.
-    ``half``: only the driver's own process is paused, and Spark and generator go on.
+    ``half``: only the driver's own process is paused, and Spark and generator go on. ``forgets_s``: it ends so much
+    later, and what ZooKeeper has confirmed meanwhile is lost then, as the machine of both has gone down.
     """
 
     seconds: float
@@ -29,9 +30,10 @@ class Life:
     woken_s: float = 0.0
     half: bool = False
     runs: bool = False
+    forgets_s: float = 0.0
 
     def __str__(self) -> str:
-        also = "".join(f", {name}" for name in ("twice", "half", "runs") if getattr(self, name))
+        also = "".join(f", {name}" for name in ("twice", "half", "runs", "forgets_s") if getattr(self, name))
         return f"{self.seconds:.2f} s, then {self.ends}{also}; {'; '.join(map(str, self.faults)) or 'no fault'}"
 
 

@@ -60,6 +60,7 @@ class World:
         self.seed, self.shape, self.folder = seed, shape, folder
         self.rng = random.Random(f"world {seed}")
         self.ensemble, self.bucket, self.kafka = Ensemble(seed, shape.zookeeper_s), Bucket(), Broker()
+        self.lost: set[str] = set()  # objects that S3 has lost
         self.drivers: dict[int, Driver] = {}
         self.user = Place("user", Fates([]), lambda fault: None)  # of the commands
         self.coming: list[list[Fault]] = []  # the faults of the drivers that will be launched next
@@ -87,6 +88,11 @@ class World:
         """A driver is about to take something away."""
         if (place := here()) is not None and place is not self.user:
             self.watcher.deletes(place_driver(place), what, self.journal())
+
+    def lose_objects(self) -> None:
+        """S3 begins anew, with nothing in it."""
+        self.lost |= {*self.bucket.objects.copy()}
+        self.bucket.objects.clear()
 
     def living_process(self, pid: int, created: float, born: str) -> object | None:
         """The process of a driver, if it lives and can be seen; stands in for ``processes.living``."""
@@ -189,6 +195,8 @@ class Driver:
                 self.pause()
             case "interrupt":
                 self.terminate()
+            case "lose":
+                self.world.lose_objects()
 
     # -- what may happen to it -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from keyshift.wire.epoch import Epoch
-from keyshift.wire.memory import Memory, MemoryCoordination, Watch
+from keyshift.wire.memory import Memory, MemoryCoordination, Stored, Watch
 from keyshift.wire.nodes import Folder, Node
 
 T = TypeVar("T")
@@ -34,6 +34,18 @@ class Ensemble(Memory):
     def below(self, path: str) -> list[str]:
         with self.lock:
             return super().below(path)
+
+    def kept(self) -> dict[str, Stored]:
+        """What would still be there if its machine went down now."""
+        with self.lock:
+            return {path: node for path, node in self.nodes.items() if node.owner is None}
+
+    def go_back(self, kept: dict[str, Stored]) -> None:
+        """Have only what was ``kept``, and no session: all that was confirmed since is lost, but for claims."""
+        with self.lock:
+            for session in [*self.sessions]:
+                session.lose()
+            self.nodes = dict(kept)
 
 
 class Session(MemoryCoordination):

@@ -37,7 +37,7 @@ READS = {
     "zookeeper children": 8,
     "zookeeper watch": 50,
     "minio get": 16,
-    "minio list": 4,
+    "minio list": 10,
     "kafka look": 18,
     "kafka poll": 40,
 }
@@ -53,7 +53,7 @@ class DriverDied(BaseException):
 
 @dataclass(frozen=True)
 class Fault:
-    """At the ``nth`` call of a kind. ``does``: die, pause, stall, fail or interrupt.
+    """At the ``nth`` call of a kind. ``does``: die, pause, stall, fail, interrupt, or lose: all that S3 has.
 
     ``after``: when the call was carried out.
 

@@ -113,3 +113,16 @@ def test_calls_fail_before_and_after_they_have_worked_about_as_often_as_was_said
         assert before + after == failed
         assert server.heard == 200 - before
         assert 30 < before < 90 and 15 < after < 75
+
+
+def test_a_service_whose_machine_has_gone_down_has_what_was_kept_of_it_and_no_session(ensemble):
+    one = Session(ensemble, "/job")
+    one.publish(STEPS, 1)
+    one.register(SLOTS[0], "here")
+    kept = ensemble.kept()
+    one.publish(STEPS, 2)
+    ensemble.go_back(kept)
+    with pytest.raises(ServiceUnavailable):
+        one.read(STEPS)
+    other = Session(ensemble, "/job")
+    assert other.read(STEPS) == 1 and other.children(SLOTS) == []

@@ -18,7 +18,7 @@ from keyshift.driver.snapshotter import Snapshotter
 from keyshift.driver.stage import LedStage
 from keyshift.driver.stage_history import StageHistory
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import NO_VERSION, Assignment, Version
+from keyshift.model.keys import NO_VERSION, Assignment, Version, Versions, VersionsInJson
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.model.records import UnitCame, all_came, restart_record
@@ -31,6 +31,11 @@ from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 
+# Versions that a resume leaves out and revokes: of what its machine had in memory alone when that went down, ZooKeeper
+# may have confirmed so much that nobody knows of any more. A journal is a minute old at the most, and a step takes
+# milliseconds.
+GAP = 1_000_000
+
 
 @dataclass(frozen=True)
 class Past:
@@ -40,7 +45,7 @@ class Past:
     savepoints: list[Savepoint]
     snapshots: list[CompletedSnapshot]
     notes: list[Note]
-    revoked: set[int]
+    revoked: VersionsInJson
     begun_from: Savepoint | None
     first_version: Version
 
@@ -73,13 +78,13 @@ class Job:
         self.snapshots = CompletedSnapshots()
         self.notes: list[Note] = []  # one for each migration that did not go as planned, and each death
         self.log: list[LogEvent] = []  # what ``read_log`` has read, one attempt behind the other
-        self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
+        self.revoked = Versions()  # of the last stage: what came out under them counts for nothing
         self.stages = [LedStage(each, self.notes, self.check, say) for each in config.chain()]
         self.faults = JobFaults(config.faults, self.stages, say, services)
-        given = output, self.snapshots, self.note, self.revoked, lambda: forget_attempts(self.config)
+        given = output, self.snapshots, self.note
 
         def begin_snapshots(attempt: JobConfig) -> Snapshotter:
-            return Snapshotter(attempt, self.stages, *given)
+            return Snapshotter(attempt, self.stages, *given, self.revoked, lambda: forget_attempts(self.config))
 
         self._query = Query(start_query, work, batch_s, self.stages, output, self.faults.listen, begin_snapshots)
 
@@ -180,34 +185,37 @@ class Job:
         that is revoked.
 
         Without one, from the savepoint that the job was started from, or else the beginning of the input; raises
-        NotThere if what comes behind that is gone. A snapshot counts no more if a slot has said that it is damaged or
-        gone, whatever else has ended the attempt. The newest assignments hold, as every unit is made anew wherever it
-        belongs. Steps that had not switched, and requests that had not begun, come afterwards; copies are not repeated.
+        NotThere if what comes behind that is gone. A snapshot or savepoint counts no more if a slot has said that it is
+        damaged or gone, whatever else has ended the attempt. The newest assignments hold, as every unit is made anew
+        wherever it belongs. Steps that had not switched, and requests that had not begun, come afterwards; copies are
+        not repeated.
         """
         self.read_log()
         self._query.end_snapshots()
         self._give_up_unreadable()
         self._go_on(self._query.stop_for_the_next())
 
-    def _go_on(self, unfinished: Sequence[Unfinished]) -> None:
-        """Begin the next attempt, as ``recover`` says. ``unfinished``: of each stage, what the one before has left."""
+    def _go_on(self, unfinished: Sequence[Unfinished], gap: int = 0) -> None:
+        """Begin the next attempt, as ``recover`` says. ``unfinished``: of each stage, what the one before has left.
+        ``gap``: so many versions behind that may have been used, too.
+        """
         self._called = ""  # nobody in the next one has heard of that
         snapshot = self.snapshots.last
         begin = snapshot or self._begun_from
         offsets = begin.offsets if begin else None
         behind = snapshot.version if snapshot else self._first_version
-        came = range(behind, 1 + self.stages[-1].history.assignments[-1].version)
+        begins = [_next_version(left, gap) for left in unfinished]
         restore = begin.name if begin else None
         with ThreadPoolExecutor(1) as aside:  # Kafka takes as long to tell as Spark to begin
             there = aside.submit(self.output.require_input, offsets or {})
 
             def settled() -> None:
                 there.result()
-                self.revoked.update(came)
+                self.revoked = self.revoked.plus(behind, begins[-1].assignment.version)
                 self.output.revoke(self.revoked)
 
             self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1, restore=restore)
-            self._query.start(self.config, list(map(_next_version, unfinished)), offsets, settled)
+            self._query.start(self.config, begins, offsets, settled)
         _complete_restarts(self.stages, self._say)
 
     def past(self) -> Past:
@@ -222,7 +230,7 @@ class Job:
             savepoints=list(self.savepoints),
             snapshots=snapshots,
             notes=self.notes_so_far,
-            revoked=set(self.revoked),
+            revoked=self.revoked,
             begun_from=self._begun_from,
             first_version=self._first_version,
         )
@@ -230,15 +238,16 @@ class Job:
     def resume(self, past: Past) -> None:
         """Go on with a job that was claimed from another driver, as after the death of the query. ``config``: of an
         attempt that is not older than ``past``. What has happened since then is found in ZooKeeper, and nothing more
-        happens there: the version that this driver goes on with is one that the other never publishes.
+        happens there: the version that this driver goes on with is one that the other never publishes, and never has,
+        even if ZooKeeper has lost its last seconds.
         """
         self.savepoints, self.notes[:] = past.savepoints, past.notes
         self.snapshots.replace(past.snapshots)
-        self.revoked.update(past.revoked)
+        self.revoked = past.revoked
         self._begun_from, self._first_version = past.begun_from, past.first_version
         self.snapshots.journaled({snapshot.name for snapshot in past.snapshots})
         config = self.config
-        attempt = newest_attempt(config)
+        attempt = max(config.attempt, newest_attempt(config))
         with _at_root(self.config) as participant:
             for stage in self.stages:
                 stage.history = past.stages[stage.name]
@@ -248,19 +257,24 @@ class Job:
             for each, of in zip(config.chain(), left, strict=True)
         }
         self.config = dataclasses.replace(config.with_slots(tasks), attempt=attempt)
-        self._go_on(left)
+        self._go_on(left, GAP)
 
     def _give_up_unreadable(self) -> None:
-        """Give up the newest snapshot, if the attempt has begun from it and a slot has found that it is not there as it
-        was written. That a slot has not read its part says nothing: it may have been killed, or the store was away.
+        """Give up the newest snapshot, or without one the savepoint of a restart, if the attempt has begun from it and
+        a slot has found that it is not there as it was written. That a slot has not read its part says nothing: it may
+        have been killed, or the store was away.
         """
-        if not (snapshot := self.snapshots.last) or snapshot.name != self.config.restore:
+        begin = self.snapshots.last or self._begun_from
+        if begin is None or begin.name != self.config.restore or self.config.restore_of:
             return
         with contextlib.suppress(ServiceUnavailable):  # then nobody knows
             said = [each for stage in self.stages for each in stage.participant.read_below(nodes.UNREADABLE).values()]
             for found in said[:1]:
+                before = "the one before"
+                if not self.snapshots.last:
+                    self._begun_from, self._first_version, before = None, NO_VERSION, "the beginning of the input"
                 self.snapshots.replace(self.snapshots.newest[:-1])
-                self.note(f"{found.name} counts no more: {found.why}; the job goes on from the one before")
+                self.note(f"{found.name} counts no more: {found.why}; the job goes on from {before}")
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them).
@@ -370,6 +384,6 @@ def _attempts(participant: Coordination) -> list[int]:
     return [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]
 
 
-def _next_version(left: Unfinished) -> Unfinished:
+def _next_version(left: Unfinished, gap: int = 0) -> Unfinished:
     assignment = left.assignment
-    return dataclasses.replace(left, assignment=Assignment(Version(assignment.version + 1), assignment.owner))
+    return dataclasses.replace(left, assignment=Assignment(Version(assignment.version + gap + 1), assignment.owner))

@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from keyshift.clock import now_us
@@ -10,10 +10,11 @@ from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.stage import LedStage
 from keyshift.driver.step_log import StepLog
-from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
-from keyshift.model.keys import Version
+from keyshift.model.errors import Deposed, MigrationFailed, NotThere, ServiceUnavailable
+from keyshift.model.keys import Version, Versions
 from keyshift.model.markers import StateWritten
 from keyshift.model.records import SnapshotRecord
+from keyshift.runtime.snapshots import WHOLE
 from keyshift.traffic.traffic import Traffic
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
@@ -39,7 +40,7 @@ class Snapshotter:
     has come to the snapshot finds there what it has to say as a router.
 
     A snapshot may take as long as it is being written. The deadline is for silence; and none is requested while a slot
-    writes, be it one that was given up.
+    writes, be it one that was given up. If the store has lost what one refers to, the next has all state anew.
     """
 
     def __init__(
@@ -49,15 +50,15 @@ class Snapshotter:
         output: Traffic,
         completed: CompletedSnapshots,
         note: Callable[[str], None],
-        revoked: Iterable[int] = (),
-        forget: Callable[[], None] = lambda: None,
+        revoked: Versions,
+        forget: Callable[[], None],
     ) -> None:
         self._config, self._stages, self._output = config, stages, output
-        self._completed, self._note, self._revoked, self._forget = completed, note, sorted(revoked), forget
+        self._completed, self._note, self._revoked, self._forget = completed, note, revoked, forget
         self._store = SavepointStore(config.endpoints, config.job)
         self._over = threading.Event()
         self._completing = threading.Lock()  # held while one counts that is complete, and for the end
-        self._number = 0
+        self._number, self._end_of_name = 0, ""
         # How many were complete then, and of which steps all was written down before, by stage. It stays until a
         # journal has that, however many more come while the journal is written.
         self._noted: tuple[int, dict[str, set[Version]]] | None = None
@@ -91,12 +92,17 @@ class Snapshotter:
                 try:
                     self._await_writers()
                     self._clear()
-                    self._take(f"{MARK}{self._config.attempt:03d}-{self._number:06d}-{secrets.token_hex(2)}")
+                    name = f"{MARK}{self._config.attempt:03d}-{self._number:06d}-{secrets.token_hex(2)}"
+                    self._take(name + self._end_of_name)
                 except _Over:
                     continue
+                except NotThere as error:
+                    self._end_of_name = WHOLE
+                    self._tell(f"{error}; the job goes on, and writes all of its state anew")
                 except (MigrationFailed, ServiceUnavailable) as error:
                     self._tell(f"{error}; the job goes on, the one before counts")
                 else:
+                    self._end_of_name = ""
                     if not self._config.keep_snapshots:
                         self._remove_old()
         except Deposed as error:  # which says enough
@@ -234,17 +240,18 @@ def _clear_saved(stage: LedStage, mark: str) -> None:
 
 
 def capture(
-    config: JobConfig, stages: Sequence[LedStage], check: Callable[[], None], name: str
+    config: JobConfig, stages: Sequence[LedStage], check: Callable[[], None], name: str, end_of_name: str = ""
 ) -> tuple[Savepoint, dict[str, int]]:
     """Write down the state of a job that works in turns, as it is now, for another replica to go on from. No turn
     changes, and nothing of the job waits for it. One after the other, each under a ``name`` of its own, which begins
     with ``CAPTURE``.
-    Gives how much was written for it, too, in bytes by stage: the rest was there from captures before.
+    Gives how much was written for it, too, in bytes by stage: the rest was there from captures before. If the store has
+    lost some of that, there is another one, with all state anew.
 
     Raises what ``check`` raises, MigrationFailed if somebody does not answer in time, and ServiceUnavailable if a slot
     could not write, or a service is not there.
     """
-    name = f"{name}-{secrets.token_hex(3)}"
+    begin, name = name, f"{name}-{secrets.token_hex(3)}{end_of_name}"
     for stage in stages:  # of those that failed, and answers that came late
         _clear_saved(stage, CAPTURE)
     stages[0].ask.call_savepoint(name, stops=False)
@@ -254,7 +261,12 @@ def capture(
         manifest.add(stage.name, said, stage.assignment)
         written[stage.name] = _bytes(said)
         stage.participant.withdraw(nodes.saved(name))
-    SavepointStore(config.endpoints, config.job).commit(name, manifest)
+    try:
+        SavepointStore(config.endpoints, config.job).commit(name, manifest)
+    except NotThere:
+        if end_of_name:
+            raise
+        return capture(config, stages, check, begin, WHOLE)
     return Savepoint(name, manifest.offsets, manifest.unit_bytes, manifest.turns), written
 
 

@@ -48,8 +48,9 @@ class StageHistory:
         """Add what has happened to ``stage`` since this was written down by another process, as ZooKeeper has it.
         ``participant``: at the root of the job.
 
-        Gives what the last ``attempt`` has left, or the one before if that had just begun; requests are lost. Raises
-        ServiceUnavailable if there is none.
+        Gives what the last ``attempt`` has left, or the one before if that had just begun; requests are lost. If
+        ZooKeeper has lost what it had confirmed, it may have less than was written down: then the newest assignment is
+        what was, and the steps behind that are lost, too. Raises ServiceUnavailable if there is none.
         """
         roots = [nodes.of_stage(number, stage) for number in range(attempt, -1, -1)]
         self._find_restarts(participant, roots)
@@ -59,6 +60,8 @@ class StageHistory:
             if not record.told_by_all:
                 note_acknowledgements(record, participant.read_below(nodes.acks(record.version).below(root)))
         newest = participant.require(nodes.ASSIGNMENT.below(root)).assignment
+        if self.assignments and newest.version < self.assignments[-1].version:
+            return Unfinished(self.assignments[-1])
         if not self.assignments or newest.version > self.assignments[-1].version:
             self.assignments.append(newest)
         left = read_published(participant, root)

@@ -8,10 +8,12 @@ within the group. A *unit* is what a strategy moves: a group (``bins == 1``) or 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import starmap
 from typing import Annotated, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BeforeValidator
 
 from keyshift.model.errors import BadInput
 from keyshift.model.ids import NO_VERSION as NO_VERSION
@@ -241,3 +243,36 @@ class Assignments(Sequence[Assignment]):
         made._entries = [(first, last, [(u, SlotId(s)) for u, s in changes]) for first, last, changes in raw["entries"]]
         made._newest = list(made)[-1] if made._entries else None
         return made
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Versions, as ``rows`` of those that follow each other: the first one, and the one behind the last. Takes memory
+    for each row, however many versions are in it.
+    """
+
+    rows: tuple[tuple[int, int], ...] = ()
+
+    def plus(self, first: int, end: int) -> "Versions":
+        """Give these and those from ``first`` on that are before ``end``."""
+        joined = [row for row in self.rows if row[0] <= end and first <= row[1]]
+        apart = [row for row in self.rows if row not in joined]
+        begins, ends = zip(*joined, (first, end), strict=True)
+        return Versions((*apart, (min(begins), max(ends))))
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int | np.integer) and any(first <= version < end for first, end in self.rows)
+
+    def __iter__(self) -> Iterator[int]:
+        return (version for row in starmap(range, self.rows) for version in row)
+
+    def __len__(self) -> int:
+        return sum(end - first for first, end in self.rows)
+
+
+def _in_rows(raw: Any) -> Any:
+    """Give versions the form of today: older journals and manifests have a list of all of them."""
+    return {"rows": [(each, each + 1) for each in raw]} if isinstance(raw, list) else raw
+
+
+VersionsInJson = Annotated[Versions, BeforeValidator(_in_rows)]

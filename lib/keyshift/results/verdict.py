@@ -120,7 +120,7 @@ def judge(
     if unread:
         found.lines("unread", [f"{abs(unread)} events {'fewer' if unread > 0 else 'more'} than the generator offered"])
         found.counts["unread"] = abs(unread)
-    results = results[~results["version"].isin(list(revoked))]
+    results = counting(results, revoked)
     of_timer = (results[list(_ORIGIN)] == -1).all(axis=1)
     timers, results = results[of_timer], results[~of_timer]
     if not timed:  # the workload would not look for them
@@ -232,6 +232,12 @@ def judge_in_parts(
 
 def _units(workload: Workload, table: pd.DataFrame) -> npt.NDArray[np.int32]:
     return units_of(table["key"].to_numpy(), workload.key_groups, workload.bins)
+
+
+def counting(results: pd.DataFrame, revoked: Collection[int]) -> pd.DataFrame:
+    """The ``results`` under versions that are not ``revoked``, of which there may be many more than have results."""
+    gone = [version for version in results["version"].unique().tolist() if version in revoked]
+    return results[~results["version"].isin(gone)]
 
 
 def due_in(stages: Sequence[KeyedStage], events: pd.DataFrame) -> Mask:

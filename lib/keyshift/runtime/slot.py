@@ -18,7 +18,7 @@ from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
 from keyshift.runtime.operator import FrameOperator, WaitingRecord, Where
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, Row
-from keyshift.runtime.snapshots import SnapshotPart, Snapshots
+from keyshift.runtime.snapshots import WHOLE, SnapshotPart, Snapshots
 from keyshift.runtime.succession import Succession, UnitsMoved
 from keyshift.state import UnitState
 
@@ -361,7 +361,8 @@ class SlotCore(Generic[Events, Result]):
 
     def _captured(self, snapshot: str, version: Version) -> Captured:
         self.computation.checkpoint()
-        return Captured(snapshot, version, sorted(self.states), self.snapshots.take(self.states))
+        parts = self.snapshots.take(self.states, whole=snapshot.endswith(WHOLE))
+        return Captured(snapshot, version, sorted(self.states), parts)
 
     def _leave(self, send: protocol.Send) -> Leave:
         self.computation.left(send.unit)

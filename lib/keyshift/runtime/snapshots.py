@@ -16,6 +16,7 @@ from keyshift.state.timers import Timers
 NAME = "snapshot"  # of whom the changes are tracked for
 # A unit is written as a whole again behind so many parts, and up to as many more: not all units at once.
 MOST_PARTS = 24
+WHOLE = "-whole"  # the end of a snapshot's name, if it has all units as wholes: of what was written before some is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,13 @@ class Snapshots:
         self._written: dict[int, _Written] = {}  # by unit; none, if nothing is tracked
         self._number = 0
 
-    def take(self, states: Mapping[int, UnitState]) -> list[SnapshotPart]:
-        """What is to be written of ``states``, as they are now; a unit in which nothing has changed has no part."""
+    def take(self, states: Mapping[int, UnitState], whole: bool = False) -> list[SnapshotPart]:
+        """What is to be written of ``states``, as they are now; a unit in which nothing has changed has no part.
+        ``whole``: all of each unit, whatever was written before.
+        """
         self._number += 1
+        if whole:
+            self._written.clear()
         parts = []
         for unit, state in sorted(states.items()):
             before = self._written.get(unit)

@@ -81,7 +81,7 @@ class Traffic:
         )
         self._by_version: Counter[int] = Counter()  # results so far
         self.early = 0  # of them, those of which no second was told yet
-        self._revoked: set[int] = set()  # versions
+        self._revoked: Collection[int] = ()  # versions
         self.seconds = Seconds()  # as the collector has told of them
         self.latencies: dict[int, Latencies] = {}  # of each slot so far
         self.differences: list[Diverged] = []  # of replicas, so far
@@ -216,8 +216,8 @@ class Traffic:
         return sum(count for version, count in self._by_version.copy().items() if version not in self._revoked)
 
     def revoke(self, versions: Collection[int]) -> None:
-        """Count for nothing what came out under ``versions``: it comes once more."""
-        self._revoked |= set(versions)
+        """Count for nothing what came out under ``versions``, which are all so far: it comes once more."""
+        self._revoked = versions
 
     def require_input(self, offsets: Mapping[int, int]) -> None:
         """Make sure that events are there up to these offsets of each router, and still from them on; 0 if it has none.

@@ -22,8 +22,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
-from keyshift.model.errors import BadInput, Damaged, ProtocolViolation
-from keyshift.model.keys import Assignment, UnitId
+from keyshift.model.errors import BadInput, Damaged, NotThere, ProtocolViolation
+from keyshift.model.keys import Assignment, UnitId, Versions, VersionsInJson
 from keyshift.objects import Bucket, ByteProgress
 from keyshift.ordering import Position
 from keyshift.refusals import refusal
@@ -101,7 +101,7 @@ class SavepointManifest:
     """
 
     workload: str = ""
-    revoked: list[int] = field(default_factory=list)
+    revoked: VersionsInJson = field(default_factory=Versions)
     offsets: dict[int, int] = field(default_factory=dict)
     watermarks: dict[int, int] = field(default_factory=dict)
     stages: dict[str, SavedStage] = field(default_factory=dict)
@@ -136,6 +136,12 @@ class SavepointManifest:
             stage: {unit: sum(each.length for each in locations) for unit, locations in saved.by_unit().items()}
             for stage, saved in self.stages.items()
         }
+
+    @property
+    def segments(self) -> set[str]:
+        """The names of all segments that it refers to."""
+        places = (some for saved in self.stages.values() for some in saved.places.values())
+        return {place.segment for some in places for place in some}
 
 
 _MANIFESTS = TypeAdapter(SavepointManifest)
@@ -201,7 +207,7 @@ class SavepointStore:
         """Write the manifest: only now does the savepoint exist.
 
         Raises ProtocolViolation unless every unit of each assignment was written by exactly one slot, and each part of
-        it follows the one before.
+        it follows the one before; NotThere if a part is in the store no more, as that has begun anew or expires some.
         """
         for stage, saved in manifest.stages.items():
             for locations in saved.places.values():
@@ -213,6 +219,9 @@ class SavepointStore:
             if wrong := sorted((written - units) + (units - written)):
                 what = f"units {wrong[:5]} of {stage} are missing, or in it more than once"
                 raise ProtocolViolation(f"savepoint {savepoint}: {what}")
+        if gone := manifest.segments.difference(self._bucket.names()):
+            said = f"{len(gone)} of its segments are in the store no more, such as {min(gone)}"
+            raise NotThere(f"savepoint {savepoint}: {said}")
         self._bucket.put(f"{savepoint}/{_MANIFEST}", _MANIFESTS.dump_json(manifest))
 
     def manifest(self, savepoint: str) -> SavepointManifest:
@@ -268,8 +277,7 @@ class SavepointStore:
 
         ``snapshots``: names, oldest first; names are ascending. Raises ServiceUnavailable.
         """
-        stages = [saved for name in snapshots for saved in self.manifest(name).stages.values()]
-        needed = {each.segment for saved in stages for locations in saved.places.values() for each in locations}
+        needed = {segment for name in snapshots for segment in self.manifest(name).segments}
         old = [name for name in self._bucket.names(of) if name.split("/")[0] < snapshots[0] and name not in needed]
         self._bucket.remove(sorted(old, key=lambda name: not name.endswith(_MANIFEST)))  # it goes first
 

@@ -13,18 +13,19 @@ from keyshift import objects
 from keyshift.driver import attempt, questions
 from keyshift.driver import job as module
 from keyshift.driver.completed import CompletedSnapshot
-from keyshift.driver.job import Job
+from keyshift.driver.job import GAP, Job
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.snapshotter import MARK, capture
 from keyshift.driver.spark import interval
 from keyshift.driver.stage import history_of
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
-from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.keys import NO_VERSION, Assignment, Assignments, Mode, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.ordering import ChannelPlace, Position
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import LogEvent
+from keyshift.runtime.snapshots import WHOLE
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.faults import parse
@@ -49,7 +50,7 @@ class Output:
         self.calls.append((said.kind, sorted(slots)))
 
     def revoke(self, versions):
-        self.calls.append(("revoke", sorted(versions)))
+        self.calls.append(("revoke", versions))
 
     def require_input(self, offsets):
         if self.gone:
@@ -113,6 +114,7 @@ def job(monkeypatch):
     memory, queries, offsets, snapshotters, output = Memory(), [], [], [], Output()
     memory.published, memory.left, memory.restores = [], [], RESTORES
     bucket = MemoryBucket()
+    bucket.objects |= {f"savepoints/{name}/segment": b"" for name in ("job", "another", "lives")}
     monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
     for each in (module, attempt):
         monkeypatch.setattr(each, "Coordination", lambda _, root, secret, epoch=None: Participant(memory, root, epoch))
@@ -130,6 +132,7 @@ def job(monkeypatch):
     monkeypatch.setattr(module, "Snapshotter", snapshotter)
     made = Job(start_query, replace(CONFIG, deadline_s=60.0, snapshot_s=1.0), Path("nowhere"), 1.0, output)
     made.memory, made.output, made.others, made.start_query = memory, output, [], start_query
+    made.bucket = bucket
     made.queries, made.offsets, made.snapshotters = queries, offsets, snapshotters
     made.start([START])
     (made.counter,) = made.stages
@@ -339,10 +342,10 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_
     job.queries[-1].stop()
     job.recover()
     assert job.config.attempt == 2 and job.config.restore == job.savepoints[0].name
-    assert job.revoked == {START.version + 1}
+    assert set(job.revoked) == {START.version + 1}
     assert job.counter.assignment == Assignment(START.version + 2, (0, 1, 1, 1))
     assert job.counter.history.begins == [START.version, START.version + 1, START.version + 2]
-    assert job.output.calls[-2:] == [("revoke", [START.version + 1]), ("ready", [0, 1])]
+    assert job.output.calls[-2:] == [("revoke", job.revoked), ("ready", [0, 1])]
     job.check()
 
 
@@ -424,8 +427,8 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job
     job.snapshots.replace([snapshot(first + 2, 5), snapshot(version, 9)])
     job.recover()
     assert job.config.restore == f"{MARK}{version}" and job.offsets[-1] == {0: 9}
-    assert job.revoked == {version, first + 5}, "what came out before it counts"
-    assert job.output.calls[-2] == ("revoke", [version, first + 5])
+    assert set(job.revoked) == {version, first + 5}, "what came out before it counts"
+    assert job.output.calls[-2] == ("revoke", job.revoked)
 
 
 def unreadable(job, version):
@@ -441,12 +444,25 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     unreadable(job, first + 4)
     job.recover()
     assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
-    assert job.revoked == set(range(first + 2, job.counter.history.begins[1] + 1))
+    assert set(job.revoked) == set(range(first + 2, job.counter.history.begins[1] + 1))
     assert f"{MARK}{first + 4} counts no more: no checksum" in job.notes[-1].text
     unreadable(job, first + 2)
     job.recover()
     assert job.config.restore is None and job.offsets[-1] is None
-    assert {first, first + 2} < job.revoked
+    assert {first, first + 2} < set(job.revoked)
+
+
+def test_a_savepoint_that_is_gone_gives_way_to_the_beginning_of_the_input(job):
+    """Of a restart, from which a job goes on that has no snapshot: otherwise each attempt would die of it."""
+    job.restart("counter", Assignment(START.version, MOVED))
+    job.recover()
+    job.counter.participant.acknowledge(
+        nodes.UNREADABLE[1], nodes.Unreadable(job.savepoints[0].name, "it does not exist")
+    )
+    job.recover()
+    assert job.config.restore is None and job.offsets[-1] is None and job.past().begun_from is None
+    assert job.revoked == Versions(((NO_VERSION, job.counter.assignment.version),))
+    assert "it does not exist; the job goes on from the beginning of the input" in job.notes[-1].text
 
 
 @pytest.mark.parametrize("restores", [RESTORES, {0: nodes.Restored((), 1)}], ids=["has restored", "restores"])
@@ -580,12 +596,12 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
     other = resumed(job, past)
     assert (other.config.attempt, other.config.restore) == (2, "snapshot-000-1")
     counter = other.stage("counter")
-    assert counter.assignment == Assignment(START.version + 7, newest.owner)
-    assert other.revoked == {START.version + n for n in range(2, 7)}
-    assert job.output.calls[-2] == ("revoke", sorted(other.revoked))
+    assert counter.assignment == Assignment(START.version + 7 + GAP, newest.owner)
+    assert other.revoked == Versions(((START.version + 2, START.version + 7 + GAP),))
+    assert job.output.calls[-2] == ("revoke", other.revoked)
     assert job.offsets[-1] == {0: 40}
     assert counter.history.records[0].installed == {1: UnitsCame((), 3)}
-    assert counter.history.begins == [START.version, START.version + 7]
+    assert counter.history.begins == [START.version, START.version + 7 + GAP]
     other.stop()
     other.clean()
     with pytest.raises(ServiceUnavailable, match="ZooKeeper has nothing of job"):
@@ -605,7 +621,22 @@ def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_what_was_pu
     other = resumed(job, past)
     assert (other.config.attempt, other.config.slots) == (2, slots)
     assert other.stage("counter").assignment.owner == newest.owner
-    assert other.revoked == set(range(newest.version + 1))
+    assert other.revoked == Versions(((NO_VERSION, newest.version + 1 + GAP),))
+
+
+def test_another_process_goes_on_with_what_its_journal_has_if_zookeeper_has_lost_that(job):
+    """It had confirmed it, and its machine went down: of that and of all since it knows nothing."""
+    past, newest = job.past(), Assignment(START.version + 4, MOVED)
+    past.stages["counter"].assignments.append(newest)
+    job.stop()
+    at(job, 0).publish(nodes.PLAN, nodes.WrittenPlan("made before that", plan_of(START)))
+    other = successor(job)
+    other.config = replace(other.config, attempt=2)
+    other.resume(past)
+    counter = other.stage("counter")
+    assert other.config.attempt == 3, "there were more than ZooKeeper has"
+    assert counter.assignment == Assignment(newest.version + 1 + GAP, MOVED)
+    assert at(job, 3).read(nodes.PLAN) is None and wait_until(lambda: not counter.busy, 60, 0.01)
 
 
 @pytest.mark.parametrize("version", [None, START.version], ids=["from the beginning", "from a snapshot"])
@@ -757,6 +788,28 @@ def test_a_capture_is_appointed_and_committed_and_the_job_goes_on(job):
     other.check()
 
 
+def test_a_capture_of_which_the_store_has_lost_a_part_is_made_once_more_with_all_state(job):
+    other = another(job)
+    other.start([START])
+    in_zookeeper(job, other).publish(nodes.ROUTERS[0], 0)
+    del job.bucket.objects["savepoints/another/segment"]  # and of that, too
+    with pytest.raises(NotThere, match="1 of its segments are in the store no more, such as segment"):
+        capture(other.config, other.stages, other.check, "capture-0")
+    names = dict.fromkeys(value.id for path, value in job.memory.published if path == "savepoint")
+    assert [name.endswith(WHOLE) for name in names] == [False, True]
+
+
+def test_what_was_answered_of_a_capture_that_failed_goes_with_the_next_one(job):
+    other = another(job)
+    other.start([START])
+    session = in_zookeeper(job, other)
+    session.publish(nodes.ROUTERS[0], 0)
+    for name in ("capture-000-000001-abc", "0-of-a-stop"):
+        session.acknowledge(nodes.saved(name)[nodes.of_slot(0)], nodes.SlotSaved(failed="too late"))
+    capture(other.config, other.stages, other.check, "capture-000-000002")
+    assert session.children(nodes.ALL_SAVED) == ["0-of-a-stop"]
+
+
 def test_a_capture_that_a_router_does_not_confirm_is_taken_back_so_that_the_others_do_not_wait(job):
     other = another(job, deadline_s=0.02)
     other.start([START])
@@ -796,8 +849,9 @@ def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_pub
     with pytest.raises(Deposed):
         job.counter.ask.tell(nodes.ASSIGNMENT, later)
     other.resume(job.past())
-    assert other.stage("counter").history.begins[-1] == START.version + 4
-    assert START.version + 3 in other.revoked and START.version + 4 not in other.revoked
+    (begin,) = other.stage("counter").history.begins[1:]
+    assert begin == START.version + 4 + GAP, "nor under what ZooKeeper has lost"
+    assert START.version + 3 in other.revoked and begin - 1 in other.revoked and begin not in other.revoked
 
 
 def test_nobody_goes_on_with_a_job_that_has_ended(job):

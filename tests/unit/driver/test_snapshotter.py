@@ -14,8 +14,9 @@ from keyshift.driver.questions import Questions
 from keyshift.driver.snapshotter import MARK, Snapshotter, clear_acknowledgements
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, ProtocolViolation
-from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.records import StepRecord, UnitsCame, UnitsLeft
+from keyshift.runtime.snapshots import WHOLE
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.memory import Memory, MemoryCoordination
@@ -90,7 +91,7 @@ def made(monkeypatch):
     one.nodes.acknowledge(nodes.saved("0-of-a-stop")["router-0"], nodes.RouterSaved(1))
     one.leader = Leader(one.nodes, store)
 
-    def begin(deadline_s=10.0, revoked=(), **settings):
+    def begin(deadline_s=10.0, revoked=Versions(), **settings):  # noqa: B008 - nobody changes it
         config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s, **settings)
         ask = Questions(SimpleNamespace(participant=one.nodes, config=config), lambda: None)
         stage = Stage(config=config, name="counter", participant=one.nodes, ask=ask, made=one)
@@ -272,13 +273,32 @@ def test_a_snapshot_whose_parts_do_not_fit_together_is_told_and_ends_the_job(mad
         snapshotter.check()
 
 
+def test_a_snapshot_of_which_the_store_has_lost_a_part_does_not_come_to_exist_and_the_next_has_all_anew(made):
+    answer = made.leader.answer
+
+    def loses(name):
+        answer(name)
+        if not name.endswith(WHOLE):
+            made.store.client.objects.clear()
+
+    made.leader.answer = loses
+    made.begin()
+    until(lambda: made.complete.last)
+    over(made.snapshotters[0])
+    first, second, *_ = made.leader.snapshots
+    assert not first.endswith(WHOLE) and made.complete.taken[0].name == second
+    assert "2 of its segments are in the store no more" in made.notes[0]
+    assert "the job goes on, and writes all of its state anew" in made.notes[0]
+
+
 def test_those_that_are_to_be_judged_are_all_kept_with_what_was_revoked_by_then(made):
-    made.begin(revoked={7, 5}, keep_snapshots=True)
+    revoked = Versions(((5, 6), (7, 8)))
+    made.begin(revoked=revoked, keep_snapshots=True)
     until(lambda: len(made.complete.taken) > 3)
     over(made.snapshotters[0])
     names = [record.name for record in made.complete.taken]
     assert made.store.committed(MARK)[: len(names)] == names
-    assert made.store.manifest(names[0]).revoked == [5, 7]
+    assert made.store.manifest(names[0]).revoked == revoked
 
 
 def test_a_snapshot_does_not_exist_before_the_results_before_it_have_come_out(made):

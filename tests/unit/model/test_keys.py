@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from small_steps import step
 
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import Assignment, Assignments, SlotId, Step, hash_keys, units_of
+from keyshift.model.keys import Assignment, Assignments, SlotId, Step, Versions, hash_keys, units_of
 
 
 def test_the_hash_of_a_key_never_changes_between_releases():
@@ -109,3 +109,17 @@ def test_assignments_take_no_room_for_versions_under_the_same_owners():
     made = Assignments(Assignment(version, tuple(owner)) for version in range(1, 2000))
     assert len(made) == 1999 and made[-1].version == 1999
     assert len(json.dumps(made.to_json())) < 10_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9))))
+def test_versions_are_those_that_were_put_in_whatever_they_overlap(spans: list[tuple[int, int]]):
+    made, wanted = Versions(), set[int]()
+    for first, count in spans:
+        made, wanted = made.plus(first, first + count), wanted | {*range(first, first + count)}
+    assert sorted(made) == sorted(wanted) and len(made) == len(wanted)
+    assert [version for version in range(40) if version in made] == sorted(wanted)
+
+
+def test_versions_in_a_row_take_no_room():
+    made = Versions().plus(3, 7).plus(5, 10**15).plus(10**15, 10**15 + 1)
+    assert made == Versions(((3, 10**15 + 1),)) and 10**15 in made and 2 not in made

@@ -39,6 +39,20 @@ def test_later_only_what_has_changed_is_written(states):
     assert snapshots.take(states) == []
 
 
+def test_if_something_of_what_was_written_is_gone_all_is_written_anew(states):
+    snapshots = Snapshots()
+    snapshots.take(states)
+    states[1].values[0] = (9, b"")
+    assert [(part.unit, part.follows, counts(part.whole)[0]) for part in snapshots.take(states, whole=True)] == [
+        (0, 0, 0),
+        (1, 0, 9),
+        (2, 0, 2),
+    ]
+    states[1].values[1] = (9, b"")
+    (part,) = snapshots.take(states)
+    assert (part.number, part.follows, part.changed) == (3, 2, [(1, (9, b""))])
+
+
 def test_if_no_other_may_follow_nothing_is_noted_and_one_that_does_has_all_as_it_is(states):
     snapshots = Snapshots(tracks=False)
     snapshots.take(states)

@@ -311,6 +311,17 @@ def test_a_snapshot_in_which_a_part_does_not_follow_the_one_before_does_not_come
     store.commit("b", manifest({0: store.write("b", 0, [part(0, whole=state(0))], KEYED, 100)}, 1))
 
 
+def test_a_snapshot_that_refers_to_what_the_store_has_lost_does_not_come_to_exist():
+    """The store has begun anew, or lets old objects expire."""
+    store = store_of()
+    [whole] = store.write("a", 0, [part(0, whole=state(0))], KEYED, 100)
+    [change] = store.write("b", 0, [part(0, changed=[(0, (3, b""))], number=2, follows=1)], KEYED, 100)
+    del store.client.objects[f"savepoints/job/{whole.segment}"]
+    with pytest.raises(NotThere, match="savepoint b: 1 of its segments are in the store no more, such as a/"):
+        store.commit("b", manifest({0: [whole, change]}, 1))
+    assert store.committed("") == []
+
+
 def test_a_savepoint_is_whole_if_its_manifest_and_every_unit_can_be_read():
     store = committed()
     store.require_whole("one")

@@ -19,7 +19,7 @@ from keyshift.progress import Say
 from keyshift.results import from_records
 from keyshift.results.copies import SLOT, UNIT, by_unit, repeated, unlike
 from keyshift.results.manifest import EXAMPLES_KEPT, Verdict
-from keyshift.results.verdict import Judgement, due_in
+from keyshift.results.verdict import Judgement, counting, due_in
 from keyshift.traffic.copies import Incarnation
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
@@ -274,8 +274,7 @@ class EndedJob:
             decisions = [[(0, d) for at, d in some if at == n] for some, n in zip(decisions, chosen, strict=True)]
             snapshots = [each for each in snapshots if span.covers(each.begun_us / SECOND_US)]
             measures = []
-        counted = results[~results["version"].isin(list(self.final.revoked))]
-        samples = [*samples, *from_records.fired(counted)]
+        samples = [*samples, *from_records.fired(counting(results, self.final.revoked))]
         measured_at, of = self.final.measured_at, self.final.replica
         return {
             "latency": from_records.latency_table(

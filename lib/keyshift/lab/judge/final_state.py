@@ -12,8 +12,9 @@ import pyarrow as pa
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK
 from keyshift.driver.stage import LedStage
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.model.keys import SomeUnits
+from keyshift.model.notes import Note
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.results.copies import repeated
@@ -94,9 +95,19 @@ class FinalState:
 
 
 def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalState:
-    """The final state of a job that has stopped: its last savepoint. ``more``: fields that the job does not know."""
+    """The final state of a job that has stopped: its last savepoint. ``more``: fields that the job does not know.
+
+    Of an earlier savepoint, which nobody needs any more, the store may have lost what is in it: then it is not judged.
+    """
     store, final = SavepointStore(job.config.endpoints, job.config.job), job.savepoints[-1]
-    manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}
+    manifests: dict[str, SavepointManifest] = {}
+    for saved in job.savepoints:
+        try:
+            manifests[saved.name] = store.manifest(saved.name)
+        except (Damaged, NotThere) as error:
+            if saved is final:
+                raise
+            job.notes.append(Note(f"it is not known what was in a savepoint: {error}"))
 
     def end(stage: LedStage) -> StageEnd:
         name, past, told = stage.name, stage.history, of_stages[stage.name]

@@ -13,7 +13,7 @@ from keyshift.lab.live.presence import Presence
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
 from keyshift.model.errors import Damaged, NotThere
-from keyshift.model.keys import NO_VERSION
+from keyshift.model.keys import NO_VERSION, Versions
 from keyshift.model.notes import Note
 from keyshift.traffic.copies import Superseded
 from keyshift.traffic.topics import Epochs
@@ -64,7 +64,7 @@ class ReplicasFailover:
                 savepoints=[],
                 snapshots=[],
                 notes=self._notes(),
-                revoked=set(),
+                revoked=Versions(),
                 begun_from=point.savepoint if point else None,
                 first_version=NO_VERSION,
             ),

@@ -11,8 +11,8 @@ from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.judge import final_state
 from keyshift.lab.judge.final_state import FinalState, StageEnd, StageTold
 from keyshift.lab.judge.sequential import run_sequentially
-from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import ALL_UNITS, Assignment, Assignments, SomeUnits
+from keyshift.model.errors import NotThere, ServiceUnavailable
+from keyshift.model.keys import ALL_UNITS, Assignment, Assignments, SomeUnits, Versions
 from keyshift.model.notes import Note
 from keyshift.results.verdict import Inventory, Ownership
 from keyshift.runtime.snapshots import SnapshotPart
@@ -26,8 +26,8 @@ AFTER = Assignment(3, (2, 1, 1))
 UNITS = {1: [(1, state(1)), (2, state(2, keys=0))], 2: [(0, state(0, timers=1))]}  # of each slot
 
 
-def ended(monkeypatch, units, store):
-    """Of a job with two savepoints, of which the last one has values and timers."""
+def ended(monkeypatch, units, store, gone=""):
+    """Of a job with two savepoints, of which the last one has values and timers; the store has lost one if ``gone``."""
     monkeypatch.setattr(final_state, "SavepointStore", lambda *told: store)
     for name, assignment in (("first", Assignment(1, (1, 1, 1))), ("last", AFTER)):
         said = {
@@ -37,6 +37,8 @@ def ended(monkeypatch, units, store):
         manifest = SavepointManifest()
         manifest.add("counter", said, assignment)
         store.commit(name, manifest)
+    if gone:
+        del store.client.objects[f"savepoints/job/{gone}/manifest.json"]
     sizes = {"counter": {0: 10, 1: 20, 2: 0}}
     job = SimpleNamespace(
         config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=False, in_turns=False),
@@ -99,6 +101,15 @@ def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the
     assert final.planned_s == 0.5 and final.snapshots == ["one that is complete"]
 
 
+def test_a_savepoint_that_the_store_has_lost_is_told_and_the_last_one_is_judged_all_the_same(monkeypatch):
+    final = ended(monkeypatch, UNITS, store_of(), gone="first")
+    assert [each.name for each in final.stages[0].ownership.savepoints] == ["savepoint last"]
+    assert list(final.parts([])) and len(final.notes) == 2
+    assert "it is not known what was in a savepoint: savepoints/job/first/manifest.json" in final.notes[1]
+    with pytest.raises(NotThere):
+        ended(monkeypatch, UNITS, store_of(), gone="last")
+
+
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 PARAMETERS = {"key_groups": 8, "keys": 60, "skew": 0.5, "state_bytes": 32, "seed": 3}
@@ -159,9 +170,9 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     places = [*write(store, "snapshot-000-000001-aa", "counter-0", [(0, whole)], 10_000)]
     places += store.write("snapshot-001-000002-bb", "counter-0", [change], KEYED, 10_000)
     for name, version, offset, some, revoked in (
-        ("snapshot-000-000001-aa", 2, 5, places[:1], []),
-        ("snapshot-001-000002-bb", 5, 8, places, [2, 3]),
-        ("final", 6, 9, places[:1], []),
+        ("snapshot-000-000001-aa", 2, 5, places[:1], Versions()),
+        ("snapshot-001-000002-bb", 5, 8, places, Versions(((2, 4),))),
+        ("final", 6, 9, places[:1], Versions()),
     ):
         manifest = SavepointManifest(revoked=revoked)
         manifest.offsets[0] = offset
@@ -180,7 +191,7 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     first, second = final.cuts.values()
     assert list(final.cuts) == ["snapshot-000-000001-aa", "snapshot-001-000002-bb"]
     assert final.stopped and not first.stopped
-    assert (first.offsets, first.revoked, second.offsets, second.revoked) == ({0: 5}, [], {0: 8}, [2, 3])
+    assert (first.offsets, [*first.revoked], second.offsets, [*second.revoked]) == ({0: 5}, [], {0: 8}, [2, 3])
     one, other = first.stages[0], second.stages[0]
     versions = [[each.version for each in stage.ownership.assignments] for stage in (one, other)]
     assert versions == [[1, 2], [1, 2, 3, 4, 5]]

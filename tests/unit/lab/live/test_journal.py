@@ -15,7 +15,7 @@ from keyshift.lab.live.failover import JobFailover
 from keyshift.lab.live.journal import Journal, JournalWriter, journal_from_json, journal_to_json
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.notes import Note
 from keyshift.model.records import StepRecord, UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.planner import Decision
@@ -35,7 +35,7 @@ PAST = Past(
     savepoints=[SAVED],
     snapshots=[CompletedSnapshot("snapshot-1", 2, {0: 3, 1: 4}, 9, {"counter": {0: 20, 3: 30}, "second": {0: 5}})],
     notes=[Note("one line", "counter")],
-    revoked={2, 5},
+    revoked=Versions(((2, 3), (5, 9))),
     begun_from=SAVED,
     first_version=1,
 )
@@ -76,6 +76,12 @@ def test_a_journal_that_has_why_a_migration_is_incomplete_in_its_outcome_is_read
     migration["outcome"] = written
     [read] = journal_from_json(raw).migrations
     assert read == MIGRATION | {"outcome": outcome, "why": why}
+
+
+def test_a_journal_that_has_each_version_that_was_revoked_is_read_too():
+    raw = journal_to_json(JOURNAL)
+    raw["past"]["revoked"] = [5, 2]
+    assert set(journal_from_json(raw).past.revoked) == {2, 5}
 
 
 def test_a_journal_says_up_to_where_the_input_is_in_what_it_goes_on_from():

@@ -10,6 +10,7 @@ from small_bucket import read
 from keyshift.model.errors import Damaged
 from keyshift.model.keys import Assignment, Move, Step
 from keyshift.model.markers import SlotMarker, StateWritten
+from keyshift.runtime.snapshots import WHOLE
 from keyshift.state.memory import MemoryState
 from keyshift.wire import nodes
 from keyshift.wire.savepoint import SavepointManifest
@@ -92,6 +93,13 @@ def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_bat
     task = job.begun(version=4)
     assert snapshot(job, task, 5, "four") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
     assert len(answer(job, "four").places) == 4, "all anew, from another process"
+
+
+def test_a_snapshot_that_is_to_have_all_state_anew_refers_to_none_before(job):
+    task, again = job.begun(keys=KEYS), f"two{WHOLE}"
+    snapshot(job, task, 2, "one")
+    assert snapshot(job, task, 3, again) == dict.fromkeys(KEYS, 1)
+    assert {(place.segment.split("/")[0], place.follows) for place in answer(job, again).places} == {(again, 0)}
 
 
 def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_one(job):
