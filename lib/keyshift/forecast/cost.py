@@ -88,9 +88,9 @@ def _told_cpu_us(workload: Workload) -> float:
     return 0.0 if getattr(workload, "work_by", "") == "waiting" else _told_us(workload)
 
 
-def _alone(workload: Workload) -> Workload:
+def _alone(workload: Workload) -> Any:
     """The workload whose events have the same computation, and nothing that they are told to take."""
-    given: Any = workload  # a pydantic model, too
+    given: Any = workload  # a pydantic model, too, which has a hash
     lighter: dict[str, Any] = {"seed": 1}
     if isinstance(workload, Keyed):
         lighter["keys"] = min(workload.keys, max(1, min(COST_KEYS, COST_BYTES // workload.state_bytes)))
