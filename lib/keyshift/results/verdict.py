@@ -220,8 +220,8 @@ def judge_in_parts(
         units = SomeUnits(numbers, parts)
         alone = workload.only(units)
         assert alone is not None  # as it was asked before
-        mine = (each[units.have(_units(workload, each))] for each in (events, results))
-        return judge_some(alone, *mine, units)
+        mine, given = (each[units.have(_units(workload, each))] for each in (events, results))
+        return judge_some(alone, mine, given, units)
 
     if parts < 2 or workload.only(ALL_UNITS) is None:
         return judge_some(workload, events, results, ALL_UNITS)
