@@ -8,6 +8,7 @@ import psutil
 from keyshift.control.files import JobFile, Kept
 from keyshift.driver.job import Past
 from keyshift.lab.live.journal import Journal
+from keyshift.model.keys import Versions
 from keyshift.services import processes
 
 ENTRY = "12ab"
@@ -24,7 +25,7 @@ def file_of(name, pid=None, **more):
 
 def journal_of(run):
     """Of a job that has just begun."""
-    past = {"past": Past({}, [], [], [], set(), None, 0), "plans": {}, "migrations": [], "targets": {}}
+    past = {"past": Past({}, [], [], [], Versions(), None, 0), "plans": {}, "migrations": [], "targets": {}}
     known = {"run_id": run, "token": "secret", "attempt": 0, "slots": {}}
     return Journal(**known, **past, began_at=1.0, trigger=0.0, rates={"events": 10.0})
 

@@ -23,7 +23,7 @@ from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
-from keyshift.model.keys import Assignment, Assignments
+from keyshift.model.keys import Assignment, Assignments, Versions
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.model.records import Measured, Second
 from keyshift.traffic.feed import Before, Progress
@@ -162,7 +162,7 @@ class Job:
 
     def past(self):
         stages = {stage.name: StageHistory(Assignments([stage.assignment]), [1], []) for stage in self.stages}
-        return Past(stages, [], [], list(self.notes), set(), None, 0)
+        return Past(stages, [], [], list(self.notes), Versions(), None, 0)
 
     def hit(self, fault):
         if fault.who not in ("slot", "coordinator"):

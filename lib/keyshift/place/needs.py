@@ -8,8 +8,9 @@ import numpy as np
 from keyshift.experiment.scenario import target_of
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import ALL_UNITS, Assignment
 from keyshift.place.profile import CLUSTER, Profile
+from keyshift.results.verdict import PART_EVENTS
 from keyshift.services import limits
 from keyshift.state import backends
 from keyshift.workloads.keyed import INDEX_BYTES, Keyed
@@ -20,7 +21,8 @@ TASK_BYTES = 150 * MIB  # of a router or a slot, without its state
 UNITS_PER_S = 2500  # small ones, that a slot writes into a savepoint: 2^15 took 8 and 16 s on two busy processors
 UNIT_BYTES = 8 << 10  # of a unit, whatever is in it: 4 to 5 KiB in a slot, the rest in the driver, with 2^16 of them
 MOVED_PER_S = 2000  # small units in one step, from all slots together: 2^15 took 14 s on two busy processors
-MILLION_BYTES = 2 * GIB  # of a million events in the verdict, as a soak of windowcount had it (docs/faults.md)
+JUDGED_BYTES = 2 * GIB / 1e6  # of an event in the verdict, as a soak of windowcount had it (docs/faults.md)
+TABLED_BYTES, IN_PART_BYTES = 170, 260  # of keycount: of each event, and of those that are judged together beside that
 
 
 class Resources(NamedTuple):
@@ -72,9 +74,15 @@ def needs_of(spec: RunSpec) -> Needs:
     tasks = replicas * (JOB_BYTES + TASK_BYTES * spec.cores) + spec.job.spares * JOB_BYTES
     units = replicas * len(spec.tasks) * _units(spec) * UNIT_BYTES
     keys = in_slots + others
-    verdict = int(sum(load.events(spec.run.load_s) for load in spec.loads) * MILLION_BYTES / 1e6)
     servers = (backend.server,) if backend.server else ()
-    return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + units + keys, verdict, servers)
+    return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + units + keys, _verdict_bytes(spec), servers)
+
+
+def _verdict_bytes(spec: RunSpec) -> int:
+    events = sum(load.events(spec.run.load_s) for load in spec.loads)
+    if spec.workload.only(ALL_UNITS) is None:
+        return int(events * JUDGED_BYTES)
+    return int(events * TABLED_BYTES + min(events, PART_EVENTS) * IN_PART_BYTES)
 
 
 def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:

@@ -22,6 +22,7 @@ from keyshift.workloads import KeyedStage, Workload, due, uses_time
 from keyshift.workloads.times import Mask, Times
 
 _ORIGIN = ("router", "offset", "position")  # which event a result is of; all -1: of a timer
+PART_EVENTS = 1 << 20  # that are judged together, where a verdict is possible in parts
 _EXAMPLES_PER_KIND = 3  # of six kinds, and one of the seventh: at most 19 examples
 
 

@@ -24,7 +24,7 @@ def test_memory_is_that_of_all_tasks_and_of_the_keys_that_exist_in_every_process
         keys_bytes=1000 * (1024 + 32 * 8),
         slots_bytes=1000 * (1024 + 32 * 6),
         memory=(700 + 6 * 150) * MIB + 128 * 8192 + 1000 * (1024 + 32 * 8),
-        verdict_bytes=(4 + 24) * 2000 * 2 * GIB // 10**6,
+        verdict_bytes=(4 + 24) * 2000 * (170 + 260),
         servers=(),
     )
 
@@ -72,6 +72,8 @@ def test_what_a_verdict_takes_is_told_and_nothing_is_refused_for_it():
     load = {"workload": "saas", "rate": 3e6, "rates": "control:1e6", "warmup_s": 30, "seconds": 200}
     spec = make_spec(load)
     assert needs_of(spec).verdict_bytes == 920 * 2 * GIB, "events of all sources, the warm-up included"
+    in_parts = make_spec({"rate": 1e6, "warmup_s": 0, "seconds": 200})
+    assert needs_of(in_parts).verdict_bytes == 200_000_000 * 170 + (260 << 20)
     require_needs(spec, HERE, Resources(cpus=2, memory=24 * GIB, free=24 * GIB))
 
 

@@ -17,6 +17,7 @@ from keyshift.model.keys import SomeUnits
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
+from keyshift.results import verdict
 from keyshift.results.copies import repeated
 from keyshift.results.verdict import Inventory, Judgement, Ownership, judge, judge_in_parts
 from keyshift.runtime.router import TICK_US
@@ -24,8 +25,6 @@ from keyshift.traffic.copies import Incarnation
 from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
-
-PART_EVENTS = 1 << 20  # that are judged together, where a verdict is possible in parts
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ def judged(
         owners = [stage.ownership for stage in final.stages]
         return judge(alone, mine, given, state, owners, final.revoked, times, unread)
 
-    return judge_in_parts(-(-len(events) // PART_EVENTS), workload, events, results, judge_some)
+    return judge_in_parts(-(-len(events) // verdict.PART_EVENTS), workload, events, results, judge_some)
 
 
 def judged_cuts(

@@ -14,6 +14,7 @@ from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.errors import NotThere, ServiceUnavailable
 from keyshift.model.keys import ALL_UNITS, Assignment, Assignments, SomeUnits, Versions
 from keyshift.model.notes import Note
+from keyshift.results import verdict
 from keyshift.results.verdict import Inventory, Ownership
 from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state.timers import EVENT
@@ -104,7 +105,7 @@ def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the
 def test_a_savepoint_that_the_store_has_lost_is_told_and_the_last_one_is_judged_all_the_same(monkeypatch):
     final = ended(monkeypatch, UNITS, store_of(), gone="first")
     assert [each.name for each in final.stages[0].ownership.savepoints] == ["savepoint last"]
-    assert list(final.parts([])) and len(final.notes) == 2
+    assert list(final.parts([], ALL_UNITS)) and len(final.notes) == 2
     assert "it is not known what was in a savepoint: savepoints/job/first/manifest.json" in final.notes[1]
     with pytest.raises(NotThere):
         ended(monkeypatch, UNITS, store_of(), gone="last")
@@ -126,7 +127,7 @@ def parts_of(state):
 def judged(request, monkeypatch):
     """Judges a snapshot of a run, which has the state as a recovery would read it, unless something is changed."""
     name, _, in_parts = request.param.partition(" in ")
-    monkeypatch.setattr(final_state, "PART_EVENTS", 50 if in_parts else 1000)
+    monkeypatch.setattr(verdict, "PART_EVENTS", 50 if in_parts else 1000)
     workload = workloads.get(name)(**PARAMETERS, **({"active_share": 1} if name == "micro" else {}))
     both = [HERE] * BEFORE + [LATER] * (FRAMES - BEFORE)
     run = run_sequentially(workload, both, routers=ROUTERS, frames=FRAMES)
