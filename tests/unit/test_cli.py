@@ -148,13 +148,13 @@ def plan(*arguments, home):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_plan_is_one_json_line_per_step_and_a_later_phase_has_one_of_its_own(tmp_path):
+def test_a_plan_is_one_json_line_per_step_and_a_later_migration_has_one_of_its_own(tmp_path):
     steps = plan("--strategy", "matched", "--groups", "8", "--from", "1", "--to", "3", home=tmp_path)
     moves = enumerate([(3, 1), (4, 1), (5, 1), (6, 2), (7, 2)])
     told = [(n, [{"unit": unit, "source": 0, "destination": to}]) for n, (unit, to) in moves]
     assert steps == [{"step": number, "moves": made} for number, made in told]
     arguments = ["--strategy", "spacker_dynamic", "--groups", "64", "--from", "2", "--to", "4"]
-    assert [len(plan(*arguments, "--migration", phase, home=tmp_path)) for phase in ("0", "1")] == [1, 2]
+    assert [len(plan(*arguments, "--migration", number, home=tmp_path)) for number in ("0", "1")] == [1, 2]
 
 
 @pytest.mark.parametrize("strategy", strategies.names())

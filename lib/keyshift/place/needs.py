@@ -82,7 +82,9 @@ def _verdict_bytes(spec: RunSpec) -> int:
     events = sum(load.events(spec.run.load_s) for load in spec.loads)
     if spec.workload.only(ALL_UNITS) is None:
         return int(events * JUDGED_BYTES)
-    return int(events * TABLED_BYTES + min(events, PART_EVENTS) * IN_PART_BYTES)
+    groups = np.arange(1.0, spec.workload.key_groups + 1)
+    largest = 1 / np.sum(groups**-spec.workload.skew)  # share of a key group, all of which is judged together
+    return int(events * TABLED_BYTES + min(events, max(PART_EVENTS, events * largest)) * IN_PART_BYTES)
 
 
 def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:

@@ -214,18 +214,19 @@ def judge_in_parts(
     those parts with mistakes once more together. In one part, if the verdict on a unit needs others.
 
     ``judge_some``: the verdict on some units, from what there is of them: workload, events, results. A result whose key
-    is not that of its event counts as unexpected, if the part of that event has no mistake.
+    is not that of its event counts as unexpected, if the part of that event has no mistake; a key that the final state
+    has in another unit, too, likewise as one that does not exist.
     """
 
     def verdict_on(*numbers: int) -> Judgement:
         units = SomeUnits(numbers, parts)
         alone = workload.only(units)
         assert alone is not None  # as it was asked before
-        mine, given = (each[units.have(_units(workload, each))] for each in (events, results))
-        return judge_some(alone, mine, given, units)
+        return judge_some(alone, events[units.have(of_events)], results[units.have(of_results)], units)
 
     if parts < 2 or workload.only(ALL_UNITS) is None:
         return judge_some(workload, events, results, ALL_UNITS)
+    of_events, of_results = _units(workload, events), _units(workload, results)
     found = [verdict_on(number) for number in range(parts)]
     bad = [number for number, each in enumerate(found) if not each.ok]
     return verdict_on(*bad) if len(bad) > 1 else found[bad[0] if bad else 0]

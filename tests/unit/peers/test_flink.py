@@ -36,6 +36,11 @@ def test_a_cluster_with_checkpoints_rescales_jobs_that_run_and_starts_none_that_
     assert flink.configuration(Path("/somewhere"), 4, PORTS).items() <= told.items()
 
 
+def test_what_computes_gets_both_compilers_and_what_controls_it_one():
+    one = {role for role, (options, _) in flink.ROLES.items() if "-XX:TieredStopAtLevel=1" in options}
+    assert one == {"jobmanager", "gateway"}
+
+
 @pytest.fixture
 def no_java(tmp_path, monkeypatch):
     """A Java that says a word and ends, for the job manager; for the others it stays."""

@@ -72,8 +72,10 @@ def test_what_a_verdict_takes_is_told_and_nothing_is_refused_for_it():
     load = {"workload": "saas", "rate": 3e6, "rates": "control:1e6", "warmup_s": 30, "seconds": 200}
     spec = make_spec(load)
     assert needs_of(spec).verdict_bytes == 920 * 2 * GIB, "events of all sources, the warm-up included"
-    in_parts = make_spec({"rate": 1e6, "warmup_s": 0, "seconds": 200})
-    assert needs_of(in_parts).verdict_bytes == 200_000_000 * 170 + (260 << 20)
+    in_parts = {"rate": 1e6, "warmup_s": 0, "seconds": 200, "key_groups": 1000}
+    assert needs_of(make_spec(in_parts | {"skew": 0})).verdict_bytes == 200_000_000 * 170 + (260 << 20)
+    skewed = needs_of(make_spec(in_parts | {"skew": 3})).verdict_bytes / 200_000_000
+    assert skewed == pytest.approx(170 + 260 / 1.202, rel=1e-3), "one key group has most, and is judged at once"
     require_needs(spec, HERE, Resources(cpus=2, memory=24 * GIB, free=24 * GIB))
 
 

@@ -9,7 +9,7 @@ from small_steps import assignment, step
 from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.messages import decode, encode
-from keyshift.planner import Decision, Plan, Strategy, change, in_units, make_plan, strategies
+from keyshift.planner import Decision, Plan, Strategy, change, in_units, make_plan, settings, strategies
 from keyshift.planner.batches import batches
 from keyshift.planner.targets import scale
 from keyshift.wire import nodes
@@ -197,7 +197,42 @@ def test_each_preset_cuts_the_same_moves_in_its_own_way(name, overrides, steps):
     assert [[move.unit for move in step.moves] for step in plan.steps] == steps
 
 
-def test_the_dynamic_preset_plans_each_reconfiguration_anew_and_stays_in_its_last_phase():
+TABLE = {  # what makes a preset one: everything else is as in `all_at_once`
+    "stop_restart": {"gate": "query"},
+    "pause_resume": {"gate": "router"},
+    "order_unaware": {"gate": "slots"},
+    "all_at_once": {},
+    "fluid": {"batch": "global"},
+    "fluid_per_source": {"batch": "per_source"},
+    "matched": {"batch": "matched"},
+    "chunked": {"batch": "per_source", "size": 4},
+    "hot_first": {"batch": "per_source", "size": 4, "order": "hottest"},
+    "replicated": {"replicate": 2, "copies": "periodic"},
+    "rhino": {"replicate": 1, "copies": "periodic", "holders": "ring"},
+    "meces": {
+        "order": "access",
+        "batch": "per_source",
+        "size": 16,
+        "cap": 128,
+        "unit": "bin",
+        "bins": 16,
+        "transfer": "fetch",
+        "fetch_back": 2,
+        "fetch_interval_ms": 3,
+    },
+    "lazy": {"order": "access", "unit": "key", "transfer": "access", "background": False},
+    "hybrid": {"order": "access", "unit": "key", "transfer": "remote", "background": False, "cache": True},
+    "spacker_dynamic": {},
+    "drrs": {"order": "access", "batch": "global", "size": 16, "transfer": "fetch"},
+}
+
+
+def test_each_preset_is_its_point_of_the_space():
+    base = settings(strategies.get("all_at_once"))
+    assert {name: dict(settings(strategies.get(name)).items() - base.items()) for name in TABLE} == TABLE
+
+
+def test_the_dynamic_preset_plans_each_migration_anew_and_stays_with_its_last_plan():
     dynamic = strategies.get("spacker_dynamic")
     current = Assignment.contiguous(64, 4)
     plans = [make_plan(dynamic.of_migration(number), current, scale(current, 2)) for number in range(4)]
