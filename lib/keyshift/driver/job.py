@@ -270,11 +270,12 @@ class Job:
         with contextlib.suppress(ServiceUnavailable):  # then nobody knows
             said = [each for stage in self.stages for each in stage.participant.read_below(nodes.UNREADABLE).values()]
             for found in said[:1]:
-                before = "the one before"
                 if not self.snapshots.last:
-                    self._begun_from, self._first_version, before = None, NO_VERSION, "the beginning of the input"
+                    self._begun_from, self._first_version = None, NO_VERSION
                 self.snapshots.replace(self.snapshots.newest[:-1])
-                self.note(f"{found.name} counts no more: {found.why}; the job goes on from {before}")
+                before = self.snapshots.last or self._begun_from
+                words = before.name if before else "the beginning of the input"
+                self.note(f"{found.name} counts no more: {found.why}; the job goes on from {words}")
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them).

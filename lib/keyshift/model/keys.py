@@ -5,10 +5,12 @@ within the group. A *unit* is what a strategy moves: a group (``bins == 1``) or 
 ``group * bins + bin``, so code that plans or moves units never needs to know which of the two they are.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import starmap
+from operator import itemgetter
 from typing import Annotated, Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -247,8 +249,8 @@ class Assignments(Sequence[Assignment]):
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions, as ``rows`` of those that follow each other: the first one, and the one behind the last. Takes memory
-    for each row, however many versions are in it.
+    """Versions, as ``rows`` of those that follow each other: the first one, and the one behind the last; ascending.
+    Takes memory for each row, however many versions are in it.
     """
 
     rows: tuple[tuple[int, int], ...] = ()
@@ -258,10 +260,13 @@ class Versions:
         joined = [row for row in self.rows if row[0] <= end and first <= row[1]]
         apart = [row for row in self.rows if row not in joined]
         begins, ends = zip(*joined, (first, end), strict=True)
-        return Versions((*apart, (min(begins), max(ends))))
+        return Versions(tuple(sorted((*apart, (min(begins), max(ends))))))
 
     def __contains__(self, version: object) -> bool:
-        return isinstance(version, int | np.integer) and any(first <= version < end for first, end in self.rows)
+        if not isinstance(version, int | np.integer):
+            return False
+        at = bisect_right(self.rows, version, key=itemgetter(0))
+        return at > 0 and bool(version < self.rows[at - 1][1])
 
     def __iter__(self) -> Iterator[int]:
         return (version for row in starmap(range, self.rows) for version in row)
@@ -272,7 +277,12 @@ class Versions:
 
 def _in_rows(raw: Any) -> Any:
     """Give versions the form of today: older journals and manifests have a list of all of them."""
-    return {"rows": [(each, each + 1) for each in raw]} if isinstance(raw, list) else raw
+    if not isinstance(raw, list):
+        return raw
+    made = Versions()
+    for each in sorted(raw):
+        made = made.plus(each, each + 1)
+    return made
 
 
 VersionsInJson = Annotated[Versions, BeforeValidator(_in_rows)]

@@ -103,7 +103,7 @@ _COLUMNS: dict[str, list[pa.Field]] = {
         column("slots", pa.int32(), "that own state"),
         column("wanted", pa.int32(), "slots, by this look alone"),
         column("target", pa.int32(), "slots, as decided; as slots if it stays"),
-        column("migrating", pa.bool_(), "whether a migration is under way"),
+        column("migrating", pa.bool_(), "whether a migration is under way, or a service is away"),
         column("reason", pa.string(), "why"),
         column("offered_per_s", pa.float64(), "events"),
         column("demand_per_s", pa.float64(), "events of the stage, with its part of the backlog"),

@@ -446,8 +446,10 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
     assert set(job.revoked) == set(range(first + 2, job.counter.history.begins[1] + 1))
     assert f"{MARK}{first + 4} counts no more: no checksum" in job.notes[-1].text
+    assert f"goes on from {MARK}{first + 2}" in job.notes[-1].text
     unreadable(job, first + 2)
     job.recover()
+    assert "goes on from the beginning of the input" in job.notes[-1].text
     assert job.config.restore is None and job.offsets[-1] is None
     assert {first, first + 2} < set(job.revoked)
 

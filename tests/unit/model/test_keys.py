@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from small_steps import step
 
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import Assignment, Assignments, SlotId, Step, Versions, hash_keys, units_of
+from keyshift.model.keys import Assignment, Assignments, SlotId, Step, Versions, VersionsInJson, hash_keys, units_of
 
 
 def test_the_hash_of_a_key_never_changes_between_releases():
@@ -118,6 +119,8 @@ def test_versions_are_those_that_were_put_in_whatever_they_overlap(spans: list[t
         made, wanted = made.plus(first, first + count), wanted | {*range(first, first + count)}
     assert sorted(made) == sorted(wanted) and len(made) == len(wanted)
     assert [version for version in range(40) if version in made] == sorted(wanted)
+    as_before = TypeAdapter(VersionsInJson).validate_json(json.dumps([*wanted]))
+    assert list(as_before) == sorted(wanted) and len(as_before.rows) <= len(made.rows)
 
 
 def test_versions_in_a_row_take_no_room():

@@ -171,7 +171,10 @@ class Replicas:
         past, begin, of = journal.past, journal.past.begun_from, journal.of_replicas
         assert of is not None
         before = replica.job.config
-        config = dataclasses.replace(before, attempt=newest_attempt(before) + 1, epochs=epochs, faults=())
+        newest = max(
+            newest_attempt(before), *(each.attempt for each in of.began[replica.number])
+        )  # ZooKeeper may forget
+        config = dataclasses.replace(before, attempt=newest + 1, epochs=epochs, faults=())
         config = dataclasses.replace(config, order_begins=self._order_begins)
         if begin is not None:
             config = dataclasses.replace(config, restore=begin.name, restore_of=of.of)

@@ -222,6 +222,10 @@ def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(mad
     first, second = made.replicas.all
     config = first.job.config
     assert (config.job, config.attempt, config.epochs) == ("run-r0", 5, "epochs"), "behind all that were before"
+    journal = journal_of(SAVED)
+    journal.of_replicas.began[1].append(Incarnation({}, 7))
+    made.replicas.go_on(second, journal, "epochs")
+    assert second.job.config.attempt == 8, "ZooKeeper has lost that of the journal"
     for each in (config, second.job.config):
         assert (each.restore, each.restore_of) == ("capture-1", "run-r1")
     assert first.job.asked == [(["newest"], SAVED)]
