@@ -33,6 +33,12 @@ class RemoteSettings(Settings):
         description=f"address of a Redis server (host:port, its password in {PASSWORD}); empty: the one that the "
         "profile names, else one for the run alone",
     )
+    round_trip_ms: float = Field(
+        default=0.0,
+        ge=0,
+        le=1000,
+        description="milliseconds that each exchange with the server takes longer, as if it were on another machine",
+    )
 
     def in_place(self, redis: str) -> Self:  # noqa: D102
         return self if self.redis else self.model_copy(update={"redis": redis})

@@ -10,6 +10,7 @@ from a snapshot.
 """
 
 import struct
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +44,7 @@ class RedisTable(Table):
     def __init__(self, slot: str, settings: RemoteSettings) -> None:
         super().__init__()
         self.server = ""
-        self._client = connected(settings, begin=self._begin)
+        self._client, self._way_s = connected(settings, begin=self._begin), settings.round_trip_ms / 1000
         self._mine = f"keyshift:{slot}:{uuid.uuid4().hex[:8]}"
         self._numbers = count()
         self._unsent: list[tuple[Any, ...]] = []  # commands that go before the next call
@@ -129,6 +130,8 @@ class RedisTable(Table):
 
     def _call(self, commands: list[bytes], count: int) -> list[Any]:
         """The answers to ``count`` commands, in one round trip."""
+        if self._way_s:
+            time.sleep(self._way_s)
         with _errors():
             pool = self._client.connection_pool
             connection = pool.get_connection()

@@ -4,6 +4,7 @@ import gc
 import re
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,7 +15,7 @@ from keyshift import redis_program
 from keyshift.checks.backend import SCHEMA, exported
 from keyshift.model.errors import BadInput, KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.redis_program import PASSWORD
-from keyshift.state import backends, clean_stores, redis_server, settings_of
+from keyshift.state import backends, clean_stores, redis_server, redis_table, settings_of
 from keyshift.state.redis_server import RemoteSettings, connected, require, served
 from keyshift.state.remote import HybridSettings, RemoteStore
 from keyshift.waiting import wait_until
@@ -50,6 +51,16 @@ def names(server):
 KINDS = pytest.mark.parametrize(
     "hybrid", [{}, {"write": "through"}, {"write": "back"}], ids=["remote", "through", "back"]
 )
+
+
+def test_an_exchange_takes_as_much_longer_as_the_server_is_said_to_be_away(server, monkeypatch):
+    waited = []
+    monkeypatch.setattr(redis_table, "time", SimpleNamespace(sleep=waited.append))
+    with opened(server, write="back", round_trip_ms=20) as store:
+        state = store.unit(0)
+        for _ in range(3):
+            store.load([(state, range(5))])
+    assert waited[:1] == [0.02] and len(waited) < 3, "once, for the values that were not here"
 
 
 @KINDS
