@@ -222,10 +222,6 @@ def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(mad
     first, second = made.replicas.all
     config = first.job.config
     assert (config.job, config.attempt, config.epochs) == ("run-r0", 5, "epochs"), "behind all that were before"
-    journal = journal_of(SAVED)
-    journal.of_replicas.began[1].append(Incarnation({}, 7))
-    made.replicas.go_on(second, journal, "epochs")
-    assert second.job.config.attempt == 8, "ZooKeeper has lost that of the journal"
     for each in (config, second.job.config):
         assert (each.restore, each.restore_of) == ("capture-1", "run-r1")
     assert first.job.asked == [(["newest"], SAVED)]
@@ -234,6 +230,10 @@ def test_another_process_goes_on_with_each_of_them_from_what_one_has_written(mad
     assert [each.turns for each in first.began] == [{}, {0: 6, 1: 7}, {0: 6, 1: 10}, {0: 7, 1: 9}]
     assert second.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 5)] and second.lives
     assert made.forgot == [("run-r0", 5), ("run-r1", 5)]
+    journal = journal_of(SAVED)
+    journal.of_replicas.began[1].append(Incarnation({}, 7))
+    made.replicas.go_on(second, journal, "epochs")
+    assert second.job.config.attempt == 8, "ZooKeeper has lost that of the journal"
 
 
 @pytest.mark.parametrize("made", [{"ordering": "kazoo"}], indirect=True)
