@@ -37,7 +37,8 @@ class RemoteSettings(Settings):
         default=0.0,
         ge=0,
         le=1000,
-        description="milliseconds that each exchange with the server takes longer, as if it were on another machine",
+        description="milliseconds that each exchange of values with the server takes longer, as if it were on another "
+        "machine; that a state is renamed, as it is handed over, does not",
     )
 
     def in_place(self, redis: str) -> Self:  # noqa: D102

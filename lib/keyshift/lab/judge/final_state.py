@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,8 +231,8 @@ def _parts(
     """
     for number, saved in enumerate(manifest.stages.values()):
         for slot, locations in saved.places.items():
-            mine = [location for location in locations if location.unit % units.of in units.numbers]
-            of_slot = SavedStage(saved.assignment, {slot: mine}).by_unit()
+            mine = units.have(np.array([location.unit for location in locations], np.int32))
+            of_slot = SavedStage(saved.assignment, {slot: [*compress(locations, mine)]}).by_unit()
             for some in store.read(of_slot):
                 values = [(each.unit, batch) for each in some for batch in each.values]
                 yield from _tables(values, stage=number, slot=slot)
