@@ -69,11 +69,12 @@ def test_slots_behind_their_rows_wait_for_one_that_comes_to_its_own_behind_their
 
 ALL_IN_TURNS = [*IN_TURNS, OF_STAGES_IN_TURNS]
 LED = [("kazoo", workload) for workload in IN_TURNS]
+BY_TIME = ("time_merge", "windowcount")
 
 
 @pytest.mark.parametrize(
     ("ordering", "workload"),
-    [*(("live_robin", workload) for workload in ALL_IN_TURNS), LED[0], *(at_night(*each) for each in LED[1:])],
+    [*(("live_robin", workload) for workload in ALL_IN_TURNS), BY_TIME, LED[0], *(at_night(*each) for each in LED[1:])],
 )
 def test_so_it_is_if_slots_work_in_turns(pool, seen, ordering, workload):
     """With a leader no job has snapshots yet, and none of several stages moves state."""

@@ -1,11 +1,8 @@
-"""Drives the cores of all routers and slots of a stage, as rows come or in turns behind an order protocol: what one of
-them says to another has arrived before anything else.
+"""Drives the cores of all routers and slots of a stage: what one of them says to another has arrived before anything
+else.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,21 +10,15 @@ import pyarrow as pa
 
 from keyshift.model.frames import empty
 from keyshift.model.keys import Assignment, Step
-from keyshift.ordering import Position, Setting, orderings
-from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.protocol.router import RouterMachine
-from keyshift.runtime.arrow import ArrowSplit, by_time
-from keyshift.runtime.router import Routed, RouterCore
+from keyshift.runtime.arrow import ArrowSplit
+from keyshift.runtime.router import RouterCore
 from keyshift.runtime.slot import Cut, Leave, Moved
-from keyshift.runtime.turn_router import TurnRouter
-from keyshift.runtime.turn_sender import Sender, TurnSender
-from keyshift.runtime.turns import TurnCore
 from keyshift.state import Store
 from keyshift.wire.config import slot_schema
 from keyshift.worker.slot.cores import ArrowCore, Shape, make_core
 from keyshift.workloads import KeyedStage, Workload
 
-End = tuple[int, int, int]  # of a frame: router, offset, watermark
 _PIECE_BYTES = 1 << 20  # of state
 _QUEUE_BYTES = 1 << 30
 
@@ -40,8 +31,6 @@ def _in_time() -> bool:
 class DrivenStage:
     """The ``number``-th stage. ``store``: of its slots; ``routers``: how many; ``following``: the next stage."""
 
-    in_turns = False
-
     def __init__(
         self,
         workload: Workload,
@@ -53,20 +42,17 @@ class DrivenStage:
         following: "DrivenStage | None",
         number: int,
     ) -> None:
-        placed = self._later = number > 0
+        placed = number > 0
         split = ArrowSplit(slot_schema(stage, not placed), slots, workload.key_groups, workload.bins, placed)
         self._assignment, self._store, self._stage = first, store, stage
         self._following, self._frames = following, 0
-        self._routers = [self._router(number, first, slots, split) for number in range(routers)]
+        self._routers = [RouterCore(RouterMachine(first), slots, _QUEUE_BYTES, split) for _ in range(routers)]
         self.nothing = stage.nothing if placed else empty(stage.events)
-        shape = Shape(routers, workload.key_groups * workload.bins, _QUEUE_BYTES, not placed, self.in_turns)
+        shape = Shape(routers, workload.key_groups * workload.bins, _QUEUE_BYTES, not placed)
         self.slots = [
             make_core(slot, stage, store, shape, {}, first.units_of(slot), [], first.version) for slot in range(slots)
         ]
         self.results = DrivenResults()
-
-    def _router(self, number: int, first: Assignment, slots: int, split: ArrowSplit) -> RouterCore[pa.RecordBatch]:
-        return RouterCore(RouterMachine(first), slots, _QUEUE_BYTES, split)
 
     def migrate(self, assignment: Assignment) -> None:
         """Tell everybody of one step that leads to ``assignment``; it begins with the next frame."""
@@ -76,11 +62,8 @@ class DrivenStage:
         for core in self.slots:
             core.published(assignment.version, [(assignment.version, step)])
         for router in self._routers:
-            self._announce(router, assignment)
+            router.machine.announce(assignment)
         self._assignment = assignment
-
-    def _announce(self, router: Any, assignment: Assignment) -> None:
-        router.machine.announce(assignment)
 
     def frame(self, router: int, offset: int, events: pa.RecordBatch, watermark: int, now_us: int) -> None:
         """Put a frame through a router, until nothing more follows from it."""
@@ -135,82 +118,10 @@ class DrivenStage:
         core.drain(now_us, _in_time)
         return bool(effects)
 
-    def end(self, now_us: int) -> list[End]:
-        """Bring all routers to a savepoint, behind which no event follows. Gives the frames with which time went on."""
+    def end(self, now_us: int) -> None:
+        """Bring all routers to a savepoint, behind which no event follows."""
         for number in range(len(self._routers)):
             self.stop(number, "end", now_us)
-        return []
-
-
-class DrivenTurns(DrivenStage):
-    """A stage that works in turns, behind the order protocol ``ordering``, which has no leader.
-
-    Epochs are ``heartbeat_us`` long. The barriers of a step stand behind the next epoch, in each stage.
-    """
-
-    in_turns = True
-    _following: "DrivenTurns | None"
-
-    def __init__(self, ordering: str, heartbeat_us: int, *stage: Any) -> None:
-        self._heartbeat_us = heartbeat_us
-        super().__init__(*stage)
-        merge = partial(by_time, schema=slot_schema(self._stage, not self._later))
-        setting = Setting(len(self._routers), heartbeat_us, self._later, merge)
-        begin = Position.begin(setting, self._assignment.version)
-        self._orders = [orderings.get(ordering).open(setting, begin) for _ in self.slots]
-        for core in self.slots:
-            assert isinstance(core, TurnCore)  # as ``in_turns`` says
-            core.begin([self._assignment.version] * setting.channels)
-
-    def _router(self, number: int, first: Assignment, slots: int, split: ArrowSplit) -> RouterCore[pa.RecordBatch]:
-        given = PublishAssignment(first), slots, _QUEUE_BYTES, split, self._heartbeat_us
-        return TurnSender(Sender(number), *given, self._stage.from_all) if self._later else TurnRouter(*given)
-
-    def _announce(self, router: Any, assignment: Assignment) -> None:
-        appointment = Appointment(router.epoch + 1, holds=True)
-        router.switch(PublishAssignment(assignment, appointment=appointment, before=self._assignment))
-
-    def frame(self, router: int, offset: int, events: pa.RecordBatch, watermark: int, now_us: int) -> None:
-        """Put a frame through a router, until nothing more follows from it."""
-        self._frames = offset
-        rows, _ = self._routers[router].frame(router, offset, events, watermark)
-        self._come(rows, now_us)
-
-    def _come(self, rows: Sequence[Routed], now_us: int) -> None:
-        for slot, row in rows:
-            self._orders[slot].arrived([row])
-        while any(self._turn(slot, core, now_us) for slot, core in enumerate(self.slots)):
-            pass
-
-    def _turn(self, slot: int, core: Any, now_us: int) -> bool:
-        """Deliver the next turn of a slot. False if there is none, and nothing follows from what was."""
-        turn = self._orders[slot].take(core.ready)
-        if turn is not None:
-            core.deliver(turn)
-        follows = self._carry_out(core, now_us)
-        self._give(slot, core, now_us)
-        return follows or turn is not None
-
-    def _give(self, slot: int, core: ArrowCore, now_us: int) -> None:
-        results = core.take_results()
-        if self._following:
-            sender: Any = self._following._routers[slot]
-            self._following._come(sender.give(results), now_us)
-            return
-        for result in results:
-            if isinstance(result, pa.RecordBatch):
-                self.results.add(result, slot, now_us)
-
-    def end(self, now_us: int) -> list[End]:
-        """Close one more epoch in all routers, behind which they come to a savepoint."""
-        ends = []
-        offset = self._frames + 1
-        for number, router in enumerate(self._routers):
-            assert isinstance(router, TurnRouter)  # see ``_router``
-            router.savepoint("end", Appointment(router.epoch + 1, holds=True))
-            ends.append((number, offset, (router.epoch + 1) * self._heartbeat_us))
-            self.frame(*ends[-1][:2], self.nothing, ends[-1][2], now_us)
-        return ends
 
 
 class DrivenResults:

@@ -21,10 +21,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from keyshift.lab.judge.driven import DrivenStage, DrivenTurns, End
-from keyshift.model.errors import BadInput
+from keyshift.lab.judge.driven import DrivenStage
 from keyshift.model.keys import Assignment
-from keyshift.ordering import orderings
 from keyshift.results.verdict import Ownership
 from keyshift.state import Store, backends
 from keyshift.traffic.topics import positions
@@ -47,12 +45,11 @@ class SequentialRun:
     frames: pd.DataFrame
     timers: list[pd.DataFrame]  # of the first stage
     ownership: list[Ownership]  # of each stage
-    heartbeat_us: int = 0  # see ``Times``
 
     @property
     def times(self) -> Times:
         """What frames and timers say."""
-        return Times(self.frames, self.timers, self.assignments, heartbeat_us=self.heartbeat_us)
+        return Times(self.frames, self.timers, self.assignments)
 
 
 def run_sequentially(
@@ -62,19 +59,14 @@ def run_sequentially(
     frames: int = 10,
     events_per_frame: int = 20,
     backend: str = "memory",
-    ordering: str = "none",
 ) -> SequentialRun:
     """Put ``frames`` frames of each router through slots, under each assignment in turn for an equal share of them.
 
     Each source has as many ``routers``. Routers and slots are those of a job, ``RouterCore`` and ``SlotCore``, with one
     frame under way at a time; state and timers are handed over by export and install, or by reference. At the end all
-    routers stand at a savepoint: timers that are not due by then stay. With an ``ordering`` slots work in turns, an
-    epoch as long as a frame. With fewer frames than assignments, the later of these do not come. Raises BadInput for an
-    unknown backend, and for an order that comes from a leader.
+    routers stand at a savepoint: timers that are not due by then stay. With fewer frames than assignments, the later
+    of these do not come. Raises BadInput for an unknown backend.
     """
-    if orderings.get(ordering).leads:
-        possible = ", ".join(name for name, each in orderings.items() if not each.leads)
-        raise BadInput(f"ordering = {ordering}: nobody leads in a sequential run; possible are {possible}")
     kind = backends.get(backend)
     with ExitStack() as stack:
         settings = stack.enter_context(kind.served(kind.settings(), "sequential", Path(tempfile.gettempdir())))
@@ -82,7 +74,7 @@ def run_sequentially(
             stack.enter_context(closing(kind.open(f"sequential/{each.name}", each.operator().state_schema, settings)))
             for each in workload.stages
         ]
-        return _run_in(stores, workload, assignments, routers, frames, events_per_frame, ordering)
+        return _run_in(stores, workload, assignments, routers, frames, events_per_frame)
 
 
 def _run_in(
@@ -92,12 +84,11 @@ def _run_in(
     routers: int,
     frames: int,
     events_per_frame: int,
-    ordering: str,
 ) -> SequentialRun:
     partitions = [(source, source.partition(number)) for source in workload.sources for number in range(routers)]
-    chain = _chain(workload, workload.stages, stores, assignments, len(partitions), ordering)
+    chain = _chain(workload, workload.stages, stores, assignments, len(partitions))
     events: list[pd.DataFrame] = []
-    ends: list[End] = []
+    ends: list[tuple[int, int, int]] = []
     now_us = 0
     for offset in range(frames):
         for each in chain:
@@ -110,7 +101,7 @@ def _run_in(
             events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
             chain[0].frame(router, offset, batch, watermark, now_us)
             ends.append((router, offset, watermark))
-    ends += chain[0].end(now_us)
+    chain[0].end(now_us)
     for store in stores:
         store.checkpoint()
     units = [
@@ -136,7 +127,6 @@ def _run_in(
             if number == 0
         ],
         [Ownership(assignments)] * len(chain),
-        _FRAME_US if orderings.get(ordering).agrees else 0,
     )
 
 
@@ -146,7 +136,6 @@ def _chain(
     stores: Sequence[Store],
     assignments: list[Assignment],
     routers: int,
-    ordering: str,
 ) -> list[DrivenStage]:
     """The stages, each of which knows the next one."""
     chain: list[DrivenStage] = []
@@ -155,6 +144,5 @@ def _chain(
         senders = slots if number else routers
         following = chain[0] if chain else None
         stage = workload, stages[number], stores[number], assignments[0], senders, slots, following, number
-        in_turns = orderings.get(ordering).agrees
-        chain.insert(0, DrivenTurns(ordering, _FRAME_US, *stage) if in_turns else DrivenStage(*stage))
+        chain.insert(0, DrivenStage(*stage))
     return chain

@@ -256,11 +256,10 @@ def test_a_replica_that_came_back_is_judged_with_what_another_one_gave_while_it_
 NOT_YET, MOVED = Assignment.contiguous(8, 2), Assignment(2, tuple(unit % 3 for unit in range(8)))
 
 
-def gave(moved_in):
-    """What a replica would give in ten turns that moves in this one, and all there is to judge it by."""
+def gave(moved_behind):
+    """What a replica would give in ten turns that moves behind this one, and all there is to judge it by."""
     workload = KeyCount(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
-    assignments = [NOT_YET] * (moved_in - 1) + [MOVED] * (11 - moved_in)
-    run = run_sequentially(workload, assignments, ordering="live_robin")
+    run = run_sequentially(workload, [NOT_YET] * moved_behind + [MOVED] * (10 - moved_behind))
     results = run.results.assign(slot_turn=run.results["offset"] + 1, replica=0, attempt=0, first=True)
     return workload, run, results.sort_values(["slot_turn", "slot", "log_offset"], kind="stable")
 
