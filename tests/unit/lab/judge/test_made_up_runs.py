@@ -1,7 +1,4 @@
-"""The experiments with runs that were made up: every set asks for runs that are possible, and every cell runs.
-
-Real ones: tests/notebooks/test_executed.py.
-"""
+"""The experiments with runs that were made up: every cell runs. Real ones: tests/notebooks/test_executed.py."""
 
 import contextlib
 from pathlib import Path
@@ -13,7 +10,6 @@ import pandas as pd
 import papermill
 import pytest
 import small_store
-import yaml
 from matplotlib import pyplot as plt
 
 from keyshift import suite
@@ -24,17 +20,11 @@ from keyshift.peers import plain_run
 from keyshift.peers.engines import ENGINES
 from keyshift.results.tables import TABLES
 from keyshift.studies import notebook
-from keyshift.studies.batch import prepare
 from keyshift.studies.highest_rate import NOTHING_MOVES, RateStudy
 from keyshift.studies.study import Study, specs_of
 
 ROOT = Path(__file__).parents[4]
 STUDIES = sorted(p for p in (ROOT / "notebooks").rglob("*.ipynb") if "study = measure" in p.read_text())
-SETS = sorted(
-    path
-    for path in (ROOT / "data").rglob("*.yaml")
-    if ROOT / "notebooks" / yaml.safe_load(path.read_text())["notebook"] in STUDIES
-)
 COMPARING = [path for path in STUDIES if "strategies" in papermill.inspect_notebook(str(path))]
 POINTS = {name: {"strategy": "chunked", "settings": {"size": size}} for name, size in (("chunk 3", 3), ("chunk 5", 5))}
 POINTS |= {"sudden": "all_at_once"}
@@ -46,18 +36,9 @@ FEW = {"slots": 20, "rate": 1000, "key_groups": 100, "state": "20GB", "clusters"
 SMALLER = {"04_simulate_clusters": FEW}  # of what takes long
 
 
-class Enough(Exception):
-    """The points are possible; what is drawn of them is tried elsewhere."""
-
-
 def made_up(points, common=None, profile="", one_job=True):
-    """What ``measure`` gives."""
-    return twice(specs_of(points, common or {}))
-
-
-def twice(specs):
-    """Two repetitions of each that nobody has measured."""
-    runs = {}
+    """What ``measure`` gives: two repetitions of each that nobody has measured."""
+    runs, specs = {}, specs_of(points, common or {})
     for number, (name, spec) in enumerate(specs.items()):
         told = {"parameters": spec.parameters(), "notes": ["nobody has measured this"]}
         one, two = (small_store.run(2 * number + each, spec.strategy.name, **told) for each in (0, 1))
@@ -144,16 +125,3 @@ def test_panels_of_one_strategy_are_drawn_as_it_is(monkeypatch):
     monkeypatch.setattr(notebook, "display", lambda *told, **how: None)
     space = execute(ROOT / "notebooks" / "hybrid" / "03_mappers_and_counters.ipynb", {})
     assert {style_of(name).colour for name in space["study"].specs} == {style_of("lazy").colour}
-
-
-@pytest.mark.parametrize("file", SETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
-    def enough(specs):
-        assert specs
-        raise Enough
-
-    monkeypatch.setitem(globals(), "twice", enough)
-    prepared = prepare(file, ROOT / "notebooks")
-    for execution in prepared.executions:
-        with pytest.raises(Enough):
-            execute(prepared.notebook, execution.parameters)
