@@ -4,10 +4,10 @@ Absolute latencies of a cluster and of two cores say little about each other. Wh
 curve (rank correlation: 1 if ours rises and falls where the published one does) and how far ours is above it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -20,15 +20,9 @@ from keyshift.results.index import MADE_BY
 LEAST = 3  # points from which a shape can be told
 _QUERIES = "nexmark"  # a workload whose single stages are queries: no publication here has numbers of them
 _Values = Mapping[str, float]  # by the name of the point
-
-
-class Ours(Protocol):
-    """The values of stored runs at the points of a curve."""
-
-    def __call__(self, rows: Sequence[SummaryRow]) -> Iterator[tuple[SummaryRow, _Values]]:
-        """Runs of one load, made alike, at a time: one of them, with the parameters that all have, and a value for each
-        point.
-        """
+# Takes stored runs. Gives, for all of one load, made alike, one of them, with the parameters that all have, and a value
+# for each point.
+Ours = Callable[[Sequence[SummaryRow]], Iterator[tuple[SummaryRow, _Values]]]
 
 
 @dataclass(frozen=True)
@@ -117,12 +111,12 @@ def _ordered(row: SummaryRow) -> bool:
 
 @dataclass(frozen=True)
 class _AtPoints:
-    """A column of the summary, in runs of one stage and rate with the parameters of each point.
+    """Columns of the summary, in runs of one stage and rate with the parameters of each point.
 
     A job without an order has no replicas: it is beside those with any number of them.
     """
 
-    column: str
+    columns: Mapping[str, str]  # by the name of the point
     points: Mapping[str, Mapping[str, Any]]
 
     def __call__(self, rows: Sequence[SummaryRow]) -> Iterator[tuple[SummaryRow, _Values]]:
@@ -130,30 +124,14 @@ class _AtPoints:
         for alike in _loads([row for row in rows if _plain(row)], free | {"replicas"}):
             alone = [row for row in alike if not _ordered(row)]
             for load in _loads([row for row in alike if _ordered(row)], free) or [[]]:
-                of_point = {
-                    name: [row for row in [*load, *alone] if where.items() <= row["parameters"].items()]
-                    for name, where in self.points.items()
-                }
-                if values := _means(of_point, self.column):
+                values = {}
+                for name, where in self.points.items():
+                    some = [row for row in [*load, *alone] if where.items() <= row["parameters"].items()]
+                    if (mean := _mean(some, self.columns[name])) is not None:
+                        values[name] = mean
+                if values:
                     row = next(some[0] for some in (load, alone) if some)
                     yield {**row, "parameters": fixed(row, free)}, values
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """Columns of the summary, in runs of one stage and rate with the parameters ``where``."""
-
-    where: Mapping[str, Any]
-    columns: Mapping[str, str]  # by the name of the point
-
-    def __call__(self, rows: Sequence[SummaryRow]) -> Iterator[tuple[SummaryRow, _Values]]:
-        some = [row for row in rows if _plain(row) and self.where.items() <= row["parameters"].items()]
-        for load in _loads(some, REPETITION):
-            values: dict[str, float] = {}
-            for name, column in self.columns.items():
-                values |= _means({name: load}, column)
-            if values:
-                yield load[0], values
 
 
 @dataclass(frozen=True)
@@ -170,17 +148,17 @@ class _Against:
             one, other = ([row for row in load if row["strategy"] == name] for name in (self.strategy, self.baseline))
             values = {}
             for name, column in self.columns.items():
-                above, below = (_means({name: some}, column).get(name) for some in (one, other))
+                above, below = (_mean(some, column) for some in (one, other))
                 if above is not None and below:
                     values[name] = above / below
             if values:
                 yield one[0], values
 
 
-def _means(of_point: Mapping[str, Sequence[SummaryRow]], column: str) -> dict[str, float]:
-    """The mean of each point over its runs; without the points of which no run knows the column."""
-    found = {name: measured(rows, lambda row: row.get(column)) for name, rows in of_point.items()}
-    return {name: sum(values) / len(values) for name, values in found.items() if values}
+def _mean(rows: Sequence[SummaryRow], column: str) -> float | None:
+    """The mean over runs; None if none of them knows the column."""
+    values = measured(rows, lambda row: row.get(column))
+    return sum(values) / len(values) if values else None
 
 
 # Active replication: the published figures of KaZoo and LiveRobin, as their authors give them.
@@ -206,6 +184,7 @@ _HEARTBEATS = {"P50 (ms)": (6.7, 7.6, 13.6, 21.5), "P99 (ms)": (20.1, 21.5, 55.9
 # Spark: its own measurement of stateful operators in real-time mode.
 _SPARK = "Spark, stateful operators in real-time mode: 1000 records/s, 5 + 5 partitions, RocksDB"
 _WINDOWS = {"P50": 103.0, "P99": 138.0}
+_SPARK_STATE = {"strategy": "spark_state", "rate": 1000.0}
 
 # DRRS: what its paper says it saves, as recalled from there: "-81 %" is a point at 0.19. Of a range, the middle.
 _SAVED = {"peak latency": 0.19, "average latency": 0.05, "duration": 0.205}
@@ -222,7 +201,7 @@ CURVES = (
             dict(zip(_OVER_HEARTBEAT, _HEARTBEATS[measure], strict=True)),
             _ONE_COPY,
             _PUBLISHED_SET,
-            _AtPoints(column, _OVER_HEARTBEAT),
+            _AtPoints(dict.fromkeys(_OVER_HEARTBEAT, column), _OVER_HEARTBEAT),
         )
         for measure, column in _BEFORE.items()
     ),
@@ -234,7 +213,7 @@ CURVES = (
             dict(zip(_OVER_RATE, _RATES[measure], strict=True)),
             _ONE_COPY,
             _PUBLISHED_SET,
-            _AtPoints(column, _OVER_RATE),
+            _AtPoints(dict.fromkeys(_OVER_RATE, column), _OVER_RATE),
         )
         for measure, column in _BEFORE.items()
     ),
@@ -246,7 +225,7 @@ CURVES = (
         "Ours is groupBy().agg() in Spark on the machine of the runs, without windows, with as many partitions as "
         "they have routers and slots, and a shuffle that flushes every millisecond. Two measures are no curve.",
         "notebook compare/05_engines, with rate=1000",
-        _Columns({"strategy": "spark_state", "rate": 1000.0}, {"P50": "p50_ms", "P99": "p99_ms"}),
+        _AtPoints({"P50": "p50_ms", "P99": "p99_ms"}, dict.fromkeys(_WINDOWS, _SPARK_STATE)),
     ),
     *(
         Curve(
