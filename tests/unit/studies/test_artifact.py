@@ -22,6 +22,7 @@ from keyshift.studies.batch import ended
 from keyshift.studies.crate import Imprint
 from keyshift.studies.gallery import write_gallery
 from keyshift.studies.notebook import MIME, Executed
+from memory_bucket import MemoryBucket
 
 WHERE = {"text": "/home/ada/books/moby.txt", "<b>": "<i>"}
 PNG = "iVBORw0KGgo="
@@ -247,6 +248,15 @@ def test_nothing_of_batches_tells_whose_machine_it_was(tmp_path):
     for words in ("failed, OSError: &#39;&lt;path&gt;&#39; on &lt;address&gt;", "<th>tape</th><td>&lt;path&gt;</td>"):
         assert words in page
     assert_anonymous(tmp_path / "out")
+
+
+def test_how_many_stored_runs_could_not_be_read_is_told(tmp_path):
+    client = MemoryBucket()
+    store = result_store(client)
+    store.put_run(run(0, status="died"), {})
+    client.objects[f"runs/{run(1).run_id}/manifest.json"] = b"{}"
+    assert pack(store, [], tmp_path / "out", Imprint(authors=["Ada"])) == 1
+    assert "of 1 stored run (1 more could not be read), by Ada. " in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_what_cannot_be_packed_is_refused_and_leaves_nothing(store, tmp_path, monkeypatch):
