@@ -20,6 +20,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -75,12 +76,15 @@ class Batches:
         return list(dict.fromkeys(run_id for record in self._records() for run_id in record.verdicts))
 
     def notebooks(self) -> dict[str, bytes]:
-        """The executed notebooks, also those that made no run, as ``gallery.named`` has them."""
+        """The executed notebooks, also those that made no run, as ``gallery.named`` has them. One that is not stored
+        any more is left out; ``batch_report`` tells of that.
+        """
         found: dict[str, bytes] = {}
         for record in self._records():
             if record.copy_at:
                 _, name, file = record.copy_at.split("/", 2)
-                found |= gallery.named(file, self.records.read(name, file))
+                with suppress(BadInput):
+                    found |= gallery.named(file, self.records.read(name, file))
         return found
 
     def _records(self) -> list[ExecutionRecord]:

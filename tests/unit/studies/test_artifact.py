@@ -226,6 +226,11 @@ def test_the_runs_and_notebooks_of_batches_and_what_is_missing(tmp_path):
     assert "anew, but for the notebooks and the page of the sets:" in index, "records of batches are in no export"
     assert 'href="batches.html">All small sets</a>' in index and "1 of their runs is not stored any more" in index
     assert "2 of 2 executions of 1 batch have ended." in (tmp_path / "out" / "batches.html").read_text()
+    bench.records.remove("small", [f"{batch.executions[1].id}/load.ipynb"])
+    pack(store, [], tmp_path / "less", Imprint(), batches=batches)
+    assert len(list((tmp_path / "less" / "notebooks").glob("*.html"))) == 1
+    gone = "its executed copy is not stored with the batch any more"
+    assert (tmp_path / "less" / "batches.html").read_text().count(gone) == 1
     store.delete_run(run(0).run_id)
     with pytest.raises(BadInput, match=r"^no run of a set small is stored: `keyshift batch --all small` makes them$"):
         pack(store, [], tmp_path / "none", Imprint(), batches=batches)

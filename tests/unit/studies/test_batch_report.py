@@ -86,8 +86,12 @@ def test_in_markdown_it_has_the_same_lines_without_figures_and_without_gaps_it_s
         "\n### skew=0.5\n\nbad: 1 bad, 0.0 min; OSError: &lt;path>: 1 < 2\n\n- with 0.5 < 1\n- at &lt;path>\n"
     )
     bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25]}")
-    page = batch_report("all", [(made, bench.run(made, Notebooks()))], bench.records)
+    done = bench.run(made, Notebooks())
+    page = batch_report("all", [(made, done)], bench.records)
     assert "Nothing: every execution has ended, and every run of it is correct." in page
+    bench.records.remove("small", [f"{made.executions[0].id}/load.ipynb"])
+    gone = batch_report("all", [(made, done)], bench.records, markdown=True)
+    assert "\nok: 1 ok, 0.0 min; its executed copy is not stored with the batch any more\n" in gone
 
 
 def test_notes_are_told_once_with_those_who_have_them_also_if_the_notebook_tells_them():
