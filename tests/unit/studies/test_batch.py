@@ -333,12 +333,13 @@ def test_each_execution_has_a_line_and_a_row_with_what_varies_and_its_verdict(fo
     ]
     assert [line.split(" min ")[1] for line in lines] == ["(1 ok)", "(1 bad)", "(cell 3: ValueError: no)"]
     rows = table(made, done)
-    assert all(row.pop("minutes") >= 0 for row in rows)
+    assert all(row.pop("minutes") >= 0 and row.pop("batch") == "small" for row in rows)
     assert rows == [
         {"#": 1, "skew": 0, "bytes": None, "status": "ok", "verdict": "1 ok"},
         {"#": 2, "skew": 1, "bytes": None, "status": "bad", "verdict": "1 bad"},
         {"#": 3, "skew": None, "bytes": 32, "status": "failed", "verdict": None},
     ]
+    assert [row["error"] for row in table(made, done, errors=True)] == [None, None, "cell 3: ValueError: no"]
 
 
 # --- wrong files

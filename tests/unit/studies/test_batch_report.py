@@ -1,6 +1,7 @@
 """The page of many batches: what came of each, their figures, what is missing; and which files are a kind of sets."""
 
 import base64
+import json
 import os
 import subprocess
 import sys
@@ -186,6 +187,16 @@ def test_a_page_that_cannot_be_written_does_not_end_the_night(folder, night, mon
         experiments.batch(every="small", files=None, out=page, metrics=None)
     assert night == ["one", "two"]
     assert f"x.html cannot be written: {why}" in capsys.readouterr().err
+
+
+def test_rows_of_several_batches_say_whose_they_are_and_those_for_programs_have_the_error(folder, night, capsys):
+    with pytest.raises(typer.Exit):
+        experiments.batch(every="small", files=None, out=None, metrics=None, as_json=True)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["batch"], row["status"], row["error"]) for row in rows] == [
+        ("one", "not run", None),
+        ("two", "not run", None),
+    ]
 
 
 def test_a_page_is_in_the_state_folder_if_no_file_is_named_though_nobody_has_made_it_yet(folder, night):
