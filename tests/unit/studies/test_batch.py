@@ -4,6 +4,7 @@ import json
 import os
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,24 @@ def test_bad_runs_are_what_counts_where_a_notebook_got_no_further_and_are_not_ma
     assert (record.status, [*record.verdicts.values()]) == ("bad", ["bad"]) and "none is correct" in record.error
     again = Executor()
     assert exit_status(bench.run(made, again)) == 1 and again.given == []
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "error"),
+    [
+        (["bad"], "cell 1: KeyshiftError: 4 of 5 points died: fluid (Kafka is away)"),
+        (["ok", "bad"], "its kernel: died; was it killed?"),
+    ],
+)
+def test_an_execution_that_lacks_runs_is_made_again_whatever_the_others_are(folder, bench, verdicts, error):
+    def lacks(*given):
+        rows = [{"run_id": f"run-{verdict}", "verdict": verdict} for verdict in verdicts]
+        return replace(Executor()(*given), rows=rows, error=error)
+
+    [record] = bench.run(prepared(folder), lacks).values()
+    assert (record.status, [*record.verdicts.values()]) == ("failed", verdicts)
+    [record] = bench.run(prepared(folder), Executor()).values()
+    assert record.status == "ok"
 
 
 def test_a_copy_that_cannot_be_kept_does_not_end_the_night_nor_hide_a_failure(folder, bench, monkeypatch):
