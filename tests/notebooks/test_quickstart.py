@@ -93,7 +93,7 @@ def told(home, *arguments):
 
 def test_the_notebook_reads_the_store_and_compares(home, run_ids, execute_small):
     _, copy, _ = execute_small("compare/02_compare_runs.ipynb", {}, home)
-    assert "2 runs in the store, 2 of one load, 2 of them correct\n" in copy.printed
+    assert "of the 2 newest runs in the store 2 are of one load, 2 of them correct\n" in copy.printed
     assert f"one: {run_ids[0]}, other: {run_ids[1]}" in copy.printed
     assert "Both runs are correct" in copy.said
     ranked = "has the smallest P99 spike (ms)" in copy.said

@@ -199,7 +199,7 @@ def batch(
             if page:  # after each: who stops the night has a report of it
                 unwritten = _write(page, report)
     for each, done in ended:
-        print_rows(batches.table(each, done), as_json)
+        print_rows(batches.table(each, done, errors=as_json), as_json)
     if unwritten:
         raise KeyshiftError(f"{unwritten}; all executions are stored, and the same command makes it of them")
     if page:

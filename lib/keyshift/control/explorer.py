@@ -73,7 +73,7 @@ class Explorer:
 
     def _button(self, name: str, style: str, act: Callable[[], None]) -> widgets.Button:
         button = widgets.Button(description=name, button_style=style)
-        button.add_class(f"keyshift-{name.replace(' ', '-')}")
+        button.add_class(f"keyshift-{name}")
         button.on_click(lambda _: threading.Thread(target=self._answered, args=(act,), daemon=True).start())
         return button
 

@@ -28,7 +28,6 @@ from keyshift.results.tables import LATER, TABLES, check_table, table_schema, up
 MANIFEST = "manifest.json"
 HEAD = ["run_id", "status", "started_at", "workload", "strategy", "error"]
 DAY = len("20260101")  # of a run's id
-STATUSES = ["ok", "bad", "died", "unreadable"]
 
 
 class ResultStore:
@@ -176,11 +175,7 @@ class ResultStore:
         return self._files.read(manifest.run_id, name)
 
     def list_runs(
-        self,
-        limit: int | None = None,
-        workload: str | None = None,
-        strategy: str | None = None,
-        status: str | None = None,
+        self, limit: int | None = None, workload: str | None = None, strategy: str | None = None
     ) -> pd.DataFrame:
         """Runs, newest first: one row each, with run_id, status, started_at, error, the columns of the summary, machine
         (as in the manifest) and keyshift (its version; None if the run does not say).
@@ -188,9 +183,7 @@ class ResultStore:
         A run whose manifest cannot be read is listed with status "unreadable" and the reason as its error.
         Complexity: a request per thousand runs, and one for each run that the index does not know, once.
         """
-        if status is not None and status not in STATUSES:
-            raise unknown("status", status, STATUSES)
-        wanted = {"workload": workload, "strategy": strategy, "status": status}
+        wanted = {"workload": workload, "strategy": strategy}
         folders = self._files.folders()[::-1]
         known, rows, new = self._index.rows(folders), list[IndexRow](), list[IndexRow]()
         for run_id in folders:

@@ -20,6 +20,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -75,12 +76,15 @@ class Batches:
         return list(dict.fromkeys(run_id for record in self._records() for run_id in record.verdicts))
 
     def notebooks(self) -> dict[str, bytes]:
-        """The executed notebooks, also those that made no run, as ``gallery.named`` has them."""
+        """The executed notebooks, also those that made no run, as ``gallery.named`` has them. One that is not stored
+        any more is left out; ``batch_report`` tells of that.
+        """
         found: dict[str, bytes] = {}
         for record in self._records():
             if record.copy_at:
                 _, name, file = record.copy_at.split("/", 2)
-                found |= gallery.named(file, self.records.read(name, file))
+                with suppress(BadInput):
+                    found |= gallery.named(file, self.records.read(name, file))
         return found
 
     def _records(self) -> list[ExecutionRecord]:
@@ -97,36 +101,38 @@ def pack(
 ) -> int:
     """Write the artifact of these runs into a new or empty ``folder``, whole or not at all; gives how many runs.
 
-    Without ``run_ids``: of the runs of ``batches``, or of all stored ones. Runs that are named have a page each, all
-    others as ``_in_notebooks`` says. ``meanings``: see ``export_runs``.
+    Without ``run_ids``: of the runs of ``batches``, or of all stored ones that can be read. Runs that are named have a
+    page each, all others as ``_in_notebooks`` says. ``meanings``: see ``export_runs``.
     Raises BadInput for a run that is not there, if there is none, or for a folder that has files or is the current one.
     """
     folder = folder.resolve()
     if folder == Path.cwd():
         raise BadInput(f"folder {str(folder)!r} is the one you are in, and would be replaced: name a new one")
     require_new(folder)
-    manifests = store.get_manifests(run_ids or _stored(store, batches))
+    found, unreadable = (run_ids, 0) if run_ids else _stored(store, batches)
+    manifests = store.get_manifests(found)
     if not imprint.title:
         workloads = ", ".join(dict.fromkeys(manifest.workload for manifest in manifests))
         imprint = imprint.model_copy(update={"title": f"runs of {workloads}"})
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside_it:
         made = Path(beside_it) / "artifact"
         made.mkdir()
-        _write(store, manifests, made, imprint, meanings, batches, named=bool(run_ids))
+        _write(store, manifests, made, imprint, meanings, batches, named=bool(run_ids), unreadable=unreadable)
         os.replace(made, folder)
     return len(manifests)
 
 
-def _stored(store: ResultStore, batches: Batches | None) -> list[str]:
+def _stored(store: ResultStore, batches: Batches | None) -> tuple[list[str], int]:
+    """The ids of the runs that are stored, and how many others are left out, as they cannot be read."""
     if batches is None:
         rows = store.list_runs()
         found = rows[rows["status"] != "unreadable"]["run_id"].tolist()[::-1]
         if not found:
             raise BadInput("no run is stored yet: `keyshift run` makes one")
-        return found
+        return found, len(rows) - len(found)
     if not (held := [run_id for run_id in batches.run_ids if store.holds(run_id)]):
         raise BadInput(f"no run of a set {batches.kind} is stored: `keyshift batch --all {batches.kind}` makes them")
-    return held
+    return held, 0
 
 
 def _write(
@@ -137,6 +143,7 @@ def _write(
     meanings: Mapping[str, str] | None,
     batches: Batches | None,
     named: bool,
+    unreadable: int,
 ) -> None:
     executed = gallery.executed_notebooks(store, manifests) | (batches.notebooks() if batches else {})
     notebooks = gallery.write_gallery(executed, folder)
@@ -155,6 +162,7 @@ def _write(
         title=imprint.title,
         authors=imprint.authors,
         count=len(manifests),
+        unreadable=unreadable,
         verdicts=table(_verdicts(manifests)),
         pages=pages,
         notebooks=notebooks,

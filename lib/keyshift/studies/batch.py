@@ -307,13 +307,12 @@ def _run(
             for file in (executed.notebook, executed.html):
                 records.write(name, f"{execution.id}/{file.name}", file)
             copy_at = f"{PREFIX}/{name}/{execution.id}/{executed.notebook.name}"
-        bad = any(verdict != "ok" for verdict in verdicts.values())
         record = ExecutionRecord(
             batch=name,
             notebook=prepared.notebook.name,
             parameters=execution.parameters,
             repetition=execution.repetition,
-            status="bad" if bad else "failed" if error is not None else "ok",
+            status=_status(verdicts, error),
             verdicts=verdicts,
             error=error,
             copy_at=copy_at,
@@ -325,6 +324,16 @@ def _run(
         told = record.model_copy(update={"error": error and anonymous(error)})
         records.write(name, f"{execution.id}.json", told.model_dump_json(indent=2).encode())
     return record
+
+
+def _status(verdicts: dict[str, str], error: str | None) -> Literal["ok", "bad", "failed"]:
+    """What came of an execution. One whose runs are all bad has not failed, though its notebook got no further: made
+    again, it would get no further either. One that lacks runs has failed, whatever the others are.
+    """
+    good = [verdict == "ok" for verdict in verdicts.values()]
+    if error is not None and (not good or any(good) or notebooks.DIED in error):
+        return "failed"
+    return "ok" if all(good) else "bad"
 
 
 def _profile() -> str:
@@ -350,14 +359,17 @@ def words(values: dict[str, Any]) -> str:
     return " ".join(f"{name}={json.dumps(value)}" for name, value in values.items() if value is not None)
 
 
-def table(prepared: PreparedBatch, done: dict[str, ExecutionRecord]) -> list[dict[str, Any]]:
-    """One row per execution: number, what varies, status ("not run" if none), verdict, minutes."""
+def table(prepared: PreparedBatch, done: dict[str, ExecutionRecord], errors: bool = False) -> list[dict[str, Any]]:
+    """One row per execution: batch, number, what varies, status ("not run" if none), verdict, minutes; with ``errors``
+    the error, too, which may have many lines.
+    """
     rows = []
     for execution in prepared.executions:
         record = done.get(execution.id)
-        row = {"#": execution.number} | prepared.varied(execution)
+        row = {"batch": prepared.batch.name, "#": execution.number} | prepared.varied(execution)
         row |= {"status": record.status if record else "not run", "verdict": record.verdict if record else None}
-        rows.append(row | {"minutes": round(record.minutes, 2) if record else None})
+        row |= {"minutes": round(record.minutes, 2) if record else None}
+        rows.append(row | ({"error": record.error if record else None} if errors else {}))
     return rows
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import nbformat
 
 from keyshift.analysis.conclusions import enumerated
+from keyshift.model.errors import BadInput
 from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
 from keyshift.results.files import Files
 from keyshift.results.pages import page
@@ -91,7 +92,10 @@ def _execution(prepared: PreparedBatch, execution: NotebookExecution, done: Done
         )
         if record.copy_at:
             name = record.copy_at.rpartition("/")[2]
-            told |= _shown(records.read(prepared.batch.name, f"{execution.id}/{name}").decode())
+            try:
+                told |= _shown(records.read(prepared.batch.name, f"{execution.id}/{name}").decode())
+            except BadInput:  # whoever has deleted it must not end a night
+                told["about"] += "; its executed copy is not stored with the batch any more"
     return {
         "number": execution.number,
         "varied": words(prepared.varied(execution)),

@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import nbformat
+from IPython.core.inputtransformer2 import TransformerManager
 from pydantic import ValidationError
 
 from keyshift.lab.environment import Asked, NotStarted, nothing_starts, require_fit
@@ -78,9 +79,12 @@ def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
 
 
 def _starts(source: str) -> bool:
+    """Whether a cell imports one of STARTS, or may do so, as what is below the magic of a whole cell."""
+    if source.lstrip().startswith("%%"):
+        return "keyshift.suite" in source
     return any(
         isinstance(node, ast.ImportFrom) and node.module == "keyshift.suite" and STARTS & {n.name for n in node.names}
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(ast.parse(TransformerManager().transform_cell(source)))
     )
 
 
@@ -108,8 +112,8 @@ def estimate(loads_s: Sequence[float], earlier: Sequence[tuple[float, float]]) -
 @dataclass(frozen=True)
 class Forecast:
     """What a batch needs, and how long it takes. ``runs``, ``estimate`` and ``needs`` are of executions that are to do
-    and possible here; ``refused`` says which are not, by the reason. ``read``: whether records of earlier executions
-    could be read.
+    and possible here; ``refused`` says which are not, by the reason, and ``untold`` of which nobody knows their runs
+    and needs, which are in the estimate alone. ``read``: whether records of earlier executions could be read.
     """
 
     batch: str
@@ -122,6 +126,7 @@ class Forecast:
     executors: str
     services: list[str]
     refused: dict[str, list[int]]
+    untold: dict[str, list[int]]
     read: bool
 
     def row(self) -> dict[str, Any]:
@@ -133,7 +138,7 @@ class Forecast:
     def lines(self) -> Iterator[str]:
         """The forecast for people."""
         about = f"batch {self.batch}: {counted(self.executions, 'execution')} of {self.notebook}, {self.to_do} to do"
-        yield f"{about}, with {counted(self.runs, 'run')}{self._duration()}"
+        yield f"{about}, with {'at least ' if self.untold else ''}{counted(self.runs, 'run')}{self._duration()}"
         if self.runs:
             cores = f"{self.needs.cores} cores of Spark (tasks at once)"
             memory = f"{size(self.needs.memory)} of memory before the first event"
@@ -142,6 +147,8 @@ class Forecast:
             yield f"  services: {', '.join(self.services)}"
         for reason, numbers in self.refused.items():
             yield f"  cannot run here, execution {', '.join(map(str, numbers))}: {reason}"
+        for reason, numbers in self.untold.items():
+            yield f"  execution {', '.join(map(str, numbers))}: {reason}"
 
     def _duration(self) -> str:
         seconds, of = self.estimate
@@ -181,19 +188,22 @@ def forecast(prepared: PreparedBatch, records: Files | None, machine: Resources,
     done = ended(prepared, records) if records and not again else {}
     open_ones = [each for each in executions if each.id not in done or done[each.id].status == "failed"]
     possible: dict[str, Asked] = {}
-    refused: dict[str, list[int]] = {}
+    refused, untold = dict[str, list[int]](), dict[str, list[int]]()
     for execution in executions:
         try:
             possible[_key(execution.parameters)] = startable(prepared.notebook, execution.parameters, machine)
         except KeyshiftError as error:
+            reasons = refused
+            if isinstance(error, Untold):  # what fails here may do well in a kernel
+                reasons, possible[_key(execution.parameters)] = untold, Asked((), load_profile())
             if execution in open_ones:
-                refused.setdefault(str(error), []).append(execution.number)
+                reasons.setdefault(str(error), []).append(execution.number)
     to_do = [possible[key] for each in open_ones if (key := _key(each.parameters)) in possible]
     earlier = _took(records, prepared) if records else []
     known = [(possible[key].load_s, took_s) for key, took_s in earlier if key in possible]
     specs = [spec for each in to_do for spec in each.specs]
     needs = reduce(or_, map(needs_of, specs), Needs())
-    place = to_do[0].place if to_do else load_profile()
+    place = next((each.place for each in to_do if each.specs), load_profile())
     return Forecast(
         name,
         prepared.notebook.name,
@@ -205,6 +215,7 @@ def forecast(prepared: PreparedBatch, records: Files | None, machine: Resources,
         executors(place, needs.cores, needs.processors),
         services(place, needs, tuple(dict.fromkeys(also for each in to_do for also in each.also))),
         refused,
+        untold,
         records is not None,
     )
 

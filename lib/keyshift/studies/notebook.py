@@ -42,6 +42,7 @@ GONE_S = 1.0
 _RENDERED = ("text/html", "text/markdown")  # outputs that a browser gets as they are
 MIME = "application/vnd.keyshift.summaries+json"
 _NOTE = "  "  # begins a line with one, in what ``publish`` shows
+DIED = "points died"  # in the error of a notebook that lacks runs of some points
 _VERDICT, _OF_EACH = ": verdict ", "of each of these runs:"  # in the line before: of a run, and of all
 
 

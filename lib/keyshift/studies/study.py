@@ -164,26 +164,22 @@ class Study:
 
     def require_good(self) -> None:
         """Raise KeyshiftError if no run is left for figures. Those that are bad are published first: a notebook gets no
-        further, and whoever reads it or its batch has to find them.
+        further, and whoever reads it or its batch has to find them. If points died, too, that is what is said.
         """
         if not self.manifests:
             raise KeyshiftError(f"all points died: {'; '.join(self.died.values())}")
         if not self.good():
-            _publish(self.runs)
+            self.publish()
             raise KeyshiftError(
                 f"none of the runs is correct, so no figure can be drawn: {', '.join(m.run_id for m in self.manifests)}"
             )
 
     def publish(self) -> None:
         """Leave a row per run in the last cell, see ``notebook.publish``. Then raises KeyshiftError if points died."""
-        _publish(self.runs)
+        notebook.publish({name: [manifest for manifest, _ in some] for name, some in self.runs.items()})
         if self.died:
             died = "; ".join(f"{name} ({why})" for name, why in self.died.items())
-            raise KeyshiftError(f"{len(self.died)} of {len(self.specs)} points died: {died}")
-
-
-def _publish(runs: Mapping[str, Sequence[tuple[Manifest, RunTables]]]) -> None:
-    notebook.publish({name: [manifest for manifest, _ in some] for name, some in runs.items()})
+            raise KeyshiftError(f"{len(self.died)} of {len(self.specs)} {notebook.DIED}: {died}")
 
 
 def _defaults(spec: RunSpec) -> dict[str, Any]:

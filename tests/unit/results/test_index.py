@@ -47,8 +47,8 @@ def store(client):
     return result_store(client)
 
 
-def ids(store, **choice):
-    return store.list_runs(**choice)["run_id"].tolist()
+def ids(store):
+    return store.list_runs()["run_id"].tolist()
 
 
 def test_runs_are_listed_without_reading_their_manifests(store, client):

@@ -22,6 +22,7 @@ from keyshift.studies.batch import ended
 from keyshift.studies.crate import Imprint
 from keyshift.studies.gallery import write_gallery
 from keyshift.studies.notebook import MIME, Executed
+from memory_bucket import MemoryBucket
 
 WHERE = {"text": "/home/ada/books/moby.txt", "<b>": "<i>"}
 PNG = "iVBORw0KGgo="
@@ -225,6 +226,11 @@ def test_the_runs_and_notebooks_of_batches_and_what_is_missing(tmp_path):
     assert "anew, but for the notebooks and the page of the sets:" in index, "records of batches are in no export"
     assert 'href="batches.html">All small sets</a>' in index and "1 of their runs is not stored any more" in index
     assert "2 of 2 executions of 1 batch have ended." in (tmp_path / "out" / "batches.html").read_text()
+    bench.records.remove("small", [f"{batch.executions[1].id}/load.ipynb"])
+    pack(store, [], tmp_path / "less", Imprint(), batches=batches)
+    assert len(list((tmp_path / "less" / "notebooks").glob("*.html"))) == 1
+    gone = "its executed copy is not stored with the batch any more"
+    assert (tmp_path / "less" / "batches.html").read_text().count(gone) == 1
     store.delete_run(run(0).run_id)
     with pytest.raises(BadInput, match=r"^no run of a set small is stored: `keyshift batch --all small` makes them$"):
         pack(store, [], tmp_path / "none", Imprint(), batches=batches)
@@ -247,6 +253,15 @@ def test_nothing_of_batches_tells_whose_machine_it_was(tmp_path):
     for words in ("failed, OSError: &#39;&lt;path&gt;&#39; on &lt;address&gt;", "<th>tape</th><td>&lt;path&gt;</td>"):
         assert words in page
     assert_anonymous(tmp_path / "out")
+
+
+def test_how_many_stored_runs_could_not_be_read_is_told(tmp_path):
+    client = MemoryBucket()
+    store = result_store(client)
+    store.put_run(run(0, status="died"), {})
+    client.objects[f"runs/{run(1).run_id}/manifest.json"] = b"{}"
+    assert pack(store, [], tmp_path / "out", Imprint(authors=["Ada"])) == 1
+    assert "of 1 stored run (1 more could not be read), by Ada. " in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_what_cannot_be_packed_is_refused_and_leaves_nothing(store, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,24 @@ def test_bad_runs_are_what_counts_where_a_notebook_got_no_further_and_are_not_ma
     assert exit_status(bench.run(made, again)) == 1 and again.given == []
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "error"),
+    [
+        (["bad"], "cell 1: KeyshiftError: 4 of 5 points died: fluid (Kafka is away)"),
+        (["ok", "bad"], "its kernel: died; was it killed?"),
+    ],
+)
+def test_an_execution_that_lacks_runs_is_made_again_whatever_the_others_are(folder, bench, verdicts, error):
+    def lacks(*given):
+        rows = [{"run_id": f"run-{verdict}", "verdict": verdict} for verdict in verdicts]
+        return replace(Executor()(*given), rows=rows, error=error)
+
+    [record] = bench.run(prepared(folder), lacks).values()
+    assert (record.status, [*record.verdicts.values()]) == ("failed", verdicts)
+    [record] = bench.run(prepared(folder), Executor()).values()
+    assert record.status == "ok"
+
+
 def test_a_copy_that_cannot_be_kept_does_not_end_the_night_nor_hide_a_failure(folder, bench, monkeypatch):
     def keep(executed, runs):
         raise BadInput("unknown run 'run-0'")
@@ -333,12 +352,13 @@ def test_each_execution_has_a_line_and_a_row_with_what_varies_and_its_verdict(fo
     ]
     assert [line.split(" min ")[1] for line in lines] == ["(1 ok)", "(1 bad)", "(cell 3: ValueError: no)"]
     rows = table(made, done)
-    assert all(row.pop("minutes") >= 0 for row in rows)
+    assert all(row.pop("minutes") >= 0 and row.pop("batch") == "small" for row in rows)
     assert rows == [
         {"#": 1, "skew": 0, "bytes": None, "status": "ok", "verdict": "1 ok"},
         {"#": 2, "skew": 1, "bytes": None, "status": "bad", "verdict": "1 bad"},
         {"#": 3, "skew": None, "bytes": 32, "status": "failed", "verdict": None},
     ]
+    assert [row["error"] for row in table(made, done, errors=True)] == [None, None, "cell 3: ValueError: no"]
 
 
 # --- wrong files

@@ -1,6 +1,7 @@
 """The page of many batches: what came of each, their figures, what is missing; and which files are a kind of sets."""
 
 import base64
+import json
 import os
 import subprocess
 import sys
@@ -86,8 +87,12 @@ def test_in_markdown_it_has_the_same_lines_without_figures_and_without_gaps_it_s
         "\n### skew=0.5\n\nbad: 1 bad, 0.0 min; OSError: &lt;path>: 1 < 2\n\n- with 0.5 < 1\n- at &lt;path>\n"
     )
     bench, made = Bench(folder), prepared(folder, "grid: {skew: [0.25]}")
-    page = batch_report("all", [(made, bench.run(made, Notebooks()))], bench.records)
+    done = bench.run(made, Notebooks())
+    page = batch_report("all", [(made, done)], bench.records)
     assert "Nothing: every execution has ended, and every run of it is correct." in page
+    bench.records.remove("small", [f"{made.executions[0].id}/load.ipynb"])
+    gone = batch_report("all", [(made, done)], bench.records, markdown=True)
+    assert "\nok: 1 ok, 0.0 min; its executed copy is not stored with the batch any more\n" in gone
 
 
 def test_notes_are_told_once_with_those_who_have_them_also_if_the_notebook_tells_them():
@@ -182,6 +187,16 @@ def test_a_page_that_cannot_be_written_does_not_end_the_night(folder, night, mon
         experiments.batch(every="small", files=None, out=page, metrics=None)
     assert night == ["one", "two"]
     assert f"x.html cannot be written: {why}" in capsys.readouterr().err
+
+
+def test_rows_of_several_batches_say_whose_they_are_and_those_for_programs_have_the_error(folder, night, capsys):
+    with pytest.raises(typer.Exit):
+        experiments.batch(every="small", files=None, out=None, metrics=None, as_json=True)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["batch"], row["status"], row["error"]) for row in rows] == [
+        ("one", "not run", None),
+        ("two", "not run", None),
+    ]
 
 
 def test_a_page_is_in_the_state_folder_if_no_file_is_named_though_nobody_has_made_it_yet(folder, night):

@@ -4,6 +4,7 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import nbformat
 import pytest
 from small_batches import Bench, Executor, prepared, write_notebook
 
@@ -41,7 +42,7 @@ def test_a_notebook_says_which_runs_it_would_start_and_starts_none(folder):
     assert found == [("fluid", 77, 0.8), ("matched", 77, 0.8)]
     assert asked.load_s == 2 * 2 * (6 + 24)
     assert not (folder / "state").exists()
-    write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code="open('there', 'w')")
+    write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code="!ls\nopen('there', 'w')")
     assert asked_of(folder / "notebooks" / "load.ipynb", {}).specs == ()
     assert not (folder / "notebooks" / "there").exists(), "one that starts nothing is not executed"
 
@@ -52,6 +53,7 @@ def test_a_notebook_says_which_runs_it_would_start_and_starts_none(folder):
         ("from keyshift.suite import measure\nmeasure({'one': {'strategy': 'flud'}})", "unknown strategy 'flud'"),
         ("from keyshift.suite import measure\nkeys / 0", "load.ipynb: what it needs cannot be told, ZeroDivisionError"),
         ("from keyshift.suite import measure\nraise SystemExit(3)", "what it needs cannot be told, SystemExit: 3"),
+        ("%%time\nfrom keyshift.suite import measure\nmeasure({})", "what it needs cannot be told, SyntaxError"),
     ],
 )
 def test_what_the_notebook_refuses_is_refused(folder, code, words):
@@ -82,6 +84,24 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     assert services.startswith("  services: Kafka (embedded, one node), ZooKeeper")
     assert refused[0].startswith("  cannot run here, execution 3, 4: the run needs ")
     assert "skew = -1" in refused[2]
+
+
+def test_what_cannot_be_told_is_not_refused_and_takes_as_long_as_the_others_of_its_set(folder):
+    notebook = folder / "notebooks" / "load.ipynb"
+    write_notebook(notebook, defaults=DEFAULTS, code=f"%matplotlib inline\n{MEASURES}")
+    bench, made = Bench(folder), prepared(folder, "grid: {skew: [0, 0.4, 0.8]}")
+    bench.run(made, Executor(errors={0.8: "it fell over"}))
+    set_minutes(bench, {0: 6.0, 0.4: 16.0, 0.8: 900.0})
+    told = forecast(made, bench.records, MACHINE)
+    assert (told.refused, [*told.untold.values()], told.estimate) == ({}, [[3]], Estimate(11 * 60.0, 2))
+    first, untold = told.lines()
+    assert first.endswith("1 to do, with at least 0 runs; about 11 min, from what 2 executions of this set took")
+    assert untold.startswith("  execution 3: load.ipynb: what it needs cannot be told, SyntaxError: ")
+    write_notebook(notebook, defaults=DEFAULTS, code=MEASURES)
+    copy = nbformat.read(notebook, as_version=4)
+    copy.cells += [nbformat.v4.new_code_cell(source) for source in ("!ls", "%matplotlib inline", "%%html\n<p>")]
+    nbformat.write(copy, notebook)
+    assert len(asked_of(notebook, {}).specs) == 2, "magics behind the runs do not matter"
 
 
 def test_without_java_nothing_can_run_here(folder, monkeypatch):

@@ -309,6 +309,8 @@ def test_stored_runs_are_compared_and_ranked_on_the_load_that_was_asked_for(monk
     store.put_run(run(5, "fluid", parameters={"rate": 10.0}).model_copy(update={"machine": OTHER_MACHINE}), tables())
     names, said = compared(store, monkeypatch, capsys, like=run(0).run_id)
     assert [each["spike_ms"] for each in names["every"]] == [40, 50]
-    assert said.startswith("5 runs in the store, 2 of one load, 2 of them correct; 1 more, made on other machines")
+    assert said.startswith("of the 5 newest runs in the store 2 are of one load, 2 of them correct; 1 more, made on")
+    _, said = compared(store, monkeypatch, capsys, newest=2)
+    assert said.startswith("of the 2 newest runs in the store "), "there are more"
     names, _ = compared(store, monkeypatch, capsys, like=run(0).run_id, strategies=["matched"])
     assert [each["spike_ms"] for each in names["every"]] == [50]

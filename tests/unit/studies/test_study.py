@@ -114,6 +114,10 @@ def test_runs_that_are_all_bad_are_published_before_it_is_said_that_there_is_not
         ("fluid", "run-1"),
         ("lazy", "run-2"),
     ]
+    lab.dies = {"lazy"}
+    with pytest.raises(KeyshiftError, match=r"^1 of 2 points died: lazy \(lazy died\)$"):
+        measure(named(["fluid", "lazy"]))
+    assert [len(some) for some in told[1].values()] == [1, 0]
 
 
 def test_a_point_of_which_one_repetition_dies_has_the_others_and_who_waits_is_told_where_its_log_is(lab, monkeypatch):
