@@ -21,7 +21,9 @@ LOOK_S = 0.002
 
 
 class OrderServices:
-    """Of all jobs of a run. ``late_s``: of appends, at the most. ``seen``: how often what happened."""
+    """Of all jobs of a run. ``late_s``: of appends, at the most. ``seen``: how often what happened. ``made``: logs and
+    candidates.
+    """
 
     def __init__(self, seed: int, late_s: float = 0.01, fails: float = 0.02, expires_s: float = 0.3) -> None:
         self.rng, self.late_s, self.fails, self.expires_s = random.Random(f"order {seed}"), late_s, fails, expires_s
@@ -29,6 +31,7 @@ class OrderServices:
         self.logs: defaultdict[tuple[str, int], list[tuple[float, int, Record]]] = defaultdict(list)
         self.queues: defaultdict[Any, list[Election]] = defaultdict(list)
         self.terms: Counter[Any] = Counter()
+        self.made: list[OrderLog | Election] = []
         self.seen: Counter[str] = Counter()
 
     @contextmanager
@@ -51,6 +54,7 @@ class OrderLog:
     def __init__(self, services: OrderServices, topic: str, partition: int, offset: int, replica: int) -> None:
         self._services, self.partition, self.next, self.replica = services, (topic, partition), offset, replica
         self.closed = False
+        services.made.append(self)
 
     def append(self, record: Record) -> None:
         services = self._services
@@ -92,6 +96,7 @@ class Election:
         self._services, self.slot, self.replica = services, (job, *slot), replica
         self.secret, self.session_s, self.lives = secret, session_s, False
         self._over, self._resigned = threading.Event(), threading.Event()
+        services.made.append(self)
 
     def stand(self, elected: Callable[[int], None]) -> None:
         services, queue = self._services, self._services.queues[self.slot]

@@ -116,8 +116,9 @@ class AsTheyCome(Unordered):
 class GoesBack(LiveRobin):
     """The clock falls now and then."""
 
-    def _rows(self, rows, met, clock):
-        return super()._rows(rows, met, clock)._replace(clock=self.clock - (self.turn % 3) * 100_000)
+    def take(self, ready):
+        turn = super().take(ready)
+        return turn._replace(clock=self.clock - (self.turn % 3) * 100_000) if turn and turn.rows else turn
 
 
 class DependsOnTheOwner(LiveRobin):
@@ -130,9 +131,9 @@ class DependsOnTheOwner(LiveRobin):
 class CountsCaptures(LiveRobin):
     """What one replica has alone goes into its chain."""
 
-    def _control(self):
-        turn = super()._control()
-        self.chain += turn.control[0].kind == CAPTURE
+    def take(self, ready):
+        turn = super().take(ready)
+        self.chain += bool(turn and turn.control) and turn.control[0].kind == CAPTURE
         return turn
 
 

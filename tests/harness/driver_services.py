@@ -62,7 +62,8 @@ class DrivenSession(Session):
     register = _called(Session, "register", "register")
     read = _called(Session, "read", "read")
     children = _called(Session, "children", "children")
-    _watch = _called(Session, "_watch", "watch")
+    watch = _called(Session, "watch", "watch")
+    watch_children = _called(Session, "watch_children", "watch")
     require_epoch = _called(Session, "require_epoch", "look")
     end_epoch = _called(Session, "end_epoch", "end")
 

@@ -128,7 +128,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         self.fates = Fates(self.faults)
-        self.places = {name: Place(f"{name} {self.pid}", self.fates, self._befall) for name in PARTS}
+        self.places = {name: Place(f"{name} {self.pid}", self.fates, self._befall, self) for name in PARTS}
         self.engine = DriverEngine(self)
         self.killed = False
         self._killing = threading.Lock()
@@ -306,7 +306,7 @@ class Helper:
     def _run(self, body: Any, config: Any, reports: Any, heard: Any) -> None:
         def said(report: Any) -> None:
             with contextlib.suppress(DriverDied):
-                self._listener._awake.wait()
+                self._listener.check()
                 heard(decode(reports, encode(report)))
 
         HERE.say = said
@@ -349,6 +349,5 @@ class Helper:
 
 def place_driver(place: Place) -> Driver:
     """Whose process it is."""
-    driver = place._befall.__self__  # type: ignore[attr-defined]
-    assert isinstance(driver, Driver)
-    return driver
+    assert isinstance(place.driver, Driver)
+    return place.driver

@@ -99,10 +99,10 @@ class Fates:
 
 
 class Place:
-    """One process; ``befall`` is told of a fault that hits all of the driver, and may raise."""
+    """One process; ``befall`` is told of a fault that hits all of its ``driver``, and may raise."""
 
-    def __init__(self, name: str, fates: Fates, befall: Callable[[Fault], None]) -> None:
-        self.name, self._fates, self._befall = name, fates, befall
+    def __init__(self, name: str, fates: Fates, befall: Callable[[Fault], None], driver: object = None) -> None:
+        self.name, self._fates, self._befall, self.driver = name, fates, befall, driver
         self.dead = False
         self._awake = threading.Event()
         self._awake.set()

@@ -152,7 +152,7 @@ def test_each_kind_of_call_that_a_fault_may_hit_is_made_somewhere():
         "zookeeper": [driver_services.DrivenSession],
         "minio": [driver_services.Minio],
         "kafka": [memory_kafka, driver_services.DriverEngine],
-        "disk": [driver_stand_ins._disk],
+        "disk": [driver_stand_ins],
     }
 
     def is_made(call):

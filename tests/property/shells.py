@@ -233,9 +233,9 @@ class SlotShell:
         store: Any = Store(self)
         keys = KeyAccess(operator, states, AbsentKeys())
         computation = WatchedComputation(operator, machine, keys, store, states, shape.units)
-        most, slices = shape.queue_bytes * RECORD_BYTES, (shape.drain, shape.drain)
+        self.most, slices = shape.queue_bytes * RECORD_BYTES, (shape.drain, shape.drain)
         self.core = SlotCore(
-            machine, operator, keys, computation, states, most, self.watermarks, self.savepoint, slices
+            machine, operator, keys, computation, states, self.most, self.watermarks, self.savepoint, slices
         )
         self.core.snapshots = self.tracked
 
@@ -340,13 +340,13 @@ class SlotShell:
         """Whether more waits than should. If all routers are at one version here, no slot waits for a barrier behind
         the rows that are not taken; but for this one, if it is blocked by state that came before its first barrier.
         """
-        most, units, keys = self.core._queue_bytes, self.machine.queued_bytes, self.core.keys.waiting_bytes
-        if units > most or keys >= most:
+        units, keys = self.machine.queued_bytes, self.core.keys.waiting_bytes
+        if units > self.most or keys >= self.most:
             self.drain()
             step, drained = self.machine._step, self.machine.queued_bytes < units
             behind = self.machine._blocked and step is not None and step.version not in self.heard
             same = len(set(self.heard)) == 1 and not behind
-            if keys >= most or (same and not drained):
+            if keys >= self.most or (same and not drained):
                 what = f"{units} bytes wait for units, {keys} for keys"
                 self.sim.problem("unbounded", f"slot {self.slot} takes more although {what}")
 
@@ -365,7 +365,7 @@ class SlotShell:
         self.core.on_rows(rows, self.now_us, lambda: False)
         sim.seen["held"] += self.machine.queued_bytes > units
         sim.seen["stalled" if sim.shape.timers else "waits for its key"] += self.core.keys.waiting_bytes > keys
-        sim.seen["urged"] += self.core.queued_bytes > self.core._queue_bytes
+        sim.seen["urged"] += self.core.queued_bytes > self.most
         self.carry_out()
         sim.maybe_end(self)
 

@@ -210,7 +210,7 @@ def test_what_migrations_have_cost_is_forgotten_in_the_end():
 def test_slots_that_share_two_cores_are_not_added_again_when_they_have_brought_nothing():
     job = Job(Goals(1, 16), lambda _: 3.0 * RATE, [Stage(RATE, 2, cores=2)]).run(120)
     assert job.slots[0] < 16, "the first move brought nothing: it is not repeated at once"
-    assert job.policy._stages[0].worth < 0.7
+    assert job.decisions[-1].stages[0].worth < 0.7
 
 
 def seen(at_s, offered, slots, records, busy_s, **more):

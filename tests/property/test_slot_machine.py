@@ -75,6 +75,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         self.frozen = False
         self.snapshot: int | None = None  # the version of the one that was published
         self.standing: set[int] = set()  # routers that stand there
+        self.last_snapshot = 0  # that was published, whatever became of it
 
     def event(self, name: str, *arguments: Any) -> Any:
         """The result, or None if the machine refused; then it is what it was."""
@@ -259,7 +260,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
     @rule(unit=units)
     def hold_what_need_not_wait(self, unit: int) -> None:
         step = self.machine._step
-        may_wait = unit in self.machine._queues or unit in self.borrowed or unit in self.lent
+        may_wait = self.waiting.get(unit) or unit in {*self.machine.expected, *self.borrowed, *self.lent}
         if not may_wait and not (step and step.mode.gate == "slots"):
             assert self.event("hold", unit, 0, 0) is None
 
@@ -286,12 +287,13 @@ class AnyEventInAnyState(RuleBasedStateMachine):
 
     @rule(version=versions)
     def a_snapshot_is_published(self, version: int) -> None:
-        before = self.snapshot, set(self.standing)
-        known = max(self.machine.version, self.machine._last_snapshot)
-        if version > known and not self.ended and before[0] is None:
+        known = max(self.machine.version, self.last_snapshot)
+        if version > known and not self.ended and self.snapshot is None:
             self.snapshot = version
             if self.event("published", version, [(version, Step((), snapshot="s"))]) is None:
                 self.snapshot = None
+            else:
+                self.last_snapshot = version
 
     @rule(router=st.integers(0, ROUTERS - 1), version=versions)
     def snapshot_barrier(self, router: int, version: int) -> None:
@@ -355,7 +357,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         else:
             self.lent_or_returned(unit, step.version, to)
 
-    @precondition(lambda self: self.machine._phases.any(TO_LEAVE))
+    @precondition(lambda self: any(self.machine.phase_of(unit) in TO_LEAVE for unit in range(UNITS)))
     @rule(data=st.data(), router=st.integers(-1, ROUTERS - 1))
     def somebody_waits_for_what_leaves(self, data: st.DataObject, router: int) -> None:
         step = self.machine._step

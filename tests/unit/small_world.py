@@ -284,7 +284,7 @@ class Process:
         told, mine = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            _become_process(told, listener.fileno(), log)
+            _become_process(told, listener, log)
         os.close(told)
         self.stdin = os.fdopen(mine, "wb")
         self._process = psutil.Process(self.pid)
@@ -371,7 +371,7 @@ def world_of(monkeypatch, folder):
     monkeypatch.setattr(lab_run, "Replicas", ReplicasHere)
     monkeypatch.setattr(lab_run, "LiveReplicas", replicated)
     monkeypatch.setattr(lab_run, "clean_stores", lambda *_: world.delete("stores"))
-    monkeypatch.setattr(background, "_launched", Process)
+    monkeypatch.setattr(background, "detached", lambda _, log, pass_fds, **more: Process(*pass_fds, log))
     monkeypatch.setattr(environment, "require_java", lambda: None)
     for module in (background, client):
         monkeypatch.setattr(module, "LOOK_S", 0.02)

@@ -38,18 +38,19 @@ class Partial(list):
 
 
 def computation_of(workload, machine, states, keys):
+    """A computation, and its operator."""
     [stage] = workload.stages
     operator = ArrowOperator(stage, slot_schema(stage), result_schema(stage))
     store = MemoryStore("", stage.operator().state_schema, None)
     made = Computation(operator, machine, keys, store, states, len(UNITS))
     for unit in UNITS:
         made.begin(unit)
-    return made
+    return made, operator
 
 
 @pytest.fixture
 def make():
-    return lambda keys=(): computation_of(WORKLOAD, SlotMachine(0, 1, UNITS, [], 1), {}, keys)
+    return lambda keys=(): computation_of(WORKLOAD, SlotMachine(0, 1, UNITS, [], 1), {}, keys)[0]
 
 
 def events_of(workload, keys, **columns):
@@ -135,7 +136,7 @@ class TimedSlot:
         monkeypatch.setattr(module, "TIMERS_EVERY_US", 0)
         self.machine = SlotMachine(0, 2, UNITS, [], 1)
         self.states = {}
-        self.computation = computation_of(WINDOWS, self.machine, self.states, ())
+        self.computation, self.operator = computation_of(WINDOWS, self.machine, self.states, ())
 
     def record(self, met_ms, *events, router=0, offset=0):
         """Events (key, at) of one frame that met a watermark."""
@@ -174,9 +175,8 @@ def test_only_the_units_whose_timers_are_due_are_looked_at(slot, monkeypatch):
     slot.process(1000, (first, 1000))
     slot.process(1000, *((key, 1020) for key in others))
     looked_at = []
-    ours = slot.computation._operator._operator
-    advance = ours.advance
-    monkeypatch.setattr(ours, "advance", lambda states: looked_at.append(len(states)) or advance(states))
+    advance = slot.operator.advance
+    monkeypatch.setattr(slot.operator, "advance", lambda some, *of: looked_at.append(len(some)) or advance(some, *of))
     assert slot.timers_due(1029) == [] and looked_at == []
     assert [row["key"] for row in slot.timers_due(1030)] == [first]
     assert looked_at == [1]
@@ -219,7 +219,7 @@ def test_records_that_waited_meet_each_its_own_watermark(monkeypatch):
     assert found == [(ANSWER, False), (ANSWER, False), (WINDOW, False), (ANSWER, True)]
     assert together.computation.heat.tolist() == apart.computation.heat.tolist()
     calls = []
-    process = together.computation._operator.process
-    together.computation._operator.process = lambda *events: calls.append(events) or process(*events)
+    process = together.operator.process
+    together.operator.process = lambda *events: calls.append(events) or process(*events)
     together.computation.process_all(waiting, 1000 * MS)
     assert len(calls) == 3, "as many as there are watermarks in a unit"

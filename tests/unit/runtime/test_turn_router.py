@@ -33,11 +33,11 @@ def say(core, offset, epoch, *units, more_us=0):
 
 def test_each_slot_gets_a_row_of_each_frame_that_crosses_an_epoch_and_no_tick_of_others():
     core = router()
-    say(core, 0, 5)
-    core._awake_us = 0
-    assert say(core, 1, 5, 0, more_us=3) == ([[(DATA, 1, 1)], []], [])
-    assert say(core, 2, 6, 0) == ([[(DATA, 1, 2)], [(TICK, 1, 2)]], [])
-    assert say(core, 3, 6, more_us=5) == ([[], []], [])
+    for offset, epoch in enumerate((5, 200)):  # soon after its first barrier each slot gets something of every frame
+        say(core, offset, epoch)
+    assert say(core, 2, 200, 0, more_us=3) == ([[(DATA, 1, 2)], []], [])
+    assert say(core, 3, 201, 0) == ([[(DATA, 1, 3)], [(TICK, 1, 3)]], [])
+    assert say(core, 4, 201, more_us=5) == ([[], []], [])
 
 
 def test_the_barrier_stands_behind_the_mark_that_closes_the_epoch_and_the_next_frame_is_routed_anew():

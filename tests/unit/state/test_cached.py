@@ -4,6 +4,7 @@ and a frame is one exchange.
 
 import gc
 import itertools
+import weakref
 
 import pytest
 from hypothesis import settings
@@ -79,15 +80,15 @@ def test_two_states_of_one_store_are_like_two_dictionaries_whatever_grows_old_wh
             super().__init__()
             self.store = dict_store(*kind)
             self.both = [Watched(self.store), Watched(self.store)]
+            self.seen = weakref.WeakSet()
 
         @rule(frame=st.lists(st.tuples(st.booleans(), keys), max_size=8), value=st.binary(max_size=300))
         def frame(self, frame, value):
             wanted = {0: set(), 1: set()}
             for which, key in frame:
                 wanted[which].add(key)
-            touched = self.store._touched | {watched.state.values for watched in self.both}
-            touched |= {cells for cells, _ in self.store._due}  # of states that have left, too
-            before, unseen = len(self.store.table.exchanges), sum(bool(cells.blind) for cells in touched)
+            self.seen.update(watched.state.values for watched in self.both)  # of states that have left, too
+            before, unseen = len(self.store.table.exchanges), sum(bool(cells.blind) for cells in self.seen)
             self.store.load((self.both[which].state, some) for which, some in wanted.items())
             for which, key in frame:
                 self.both[which].get(key)
@@ -169,7 +170,9 @@ def test_what_nobody_tracks_any_more_takes_no_memory_however_much_changes(state)
     for key in range(100):
         values[key] = key, b""
         state.delete(key)
-    assert not values.changed and not state._untold
+    assert not values.changed
+    with pytest.raises(KeyError):
+        state.changed_keys("one")
     assert state.values is values and type(values) is kind, "as fast as before"
 
 

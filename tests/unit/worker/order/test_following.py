@@ -41,8 +41,8 @@ def made(services):
     return Following(config, 2, 40)
 
 
-def test_the_log_is_that_of_the_slot_in_all_replicas_and_so_is_the_election(made):
-    log, election = made._log, made._election
+def test_the_log_is_that_of_the_slot_in_all_replicas_and_so_is_the_election(services, made):
+    log, election = services.made
     assert (log.partition, log.next, log.replica) == (("run-order", 5), 40, 1)
     assert (election.slot, election.replica) == (("run", CONFIG.stage, 2), 1)
     assert (election.secret, election.session_s) == ("secret", 0.2)
@@ -76,4 +76,5 @@ def test_what_is_read_and_each_term_are_told_in_a_turn_until_it_is_closed(servic
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    assert made._log.closed and made._election.lives and services.seen == {"resigned": 1}
+    order_log, election = services.made
+    assert order_log.closed and election.lives and services.seen == {"resigned": 1}

@@ -586,13 +586,13 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
     sealed, calls = threading.Event(), []
 
     class Losing(StateClients):
-        def _put(self, address, request, parts, acknowledged, *more):
-            calls.append(request)
+        def push(self, *what):
+            calls.append(what)
             if len(calls) > 1:
                 assert sealed.wait(DEADLINE_S)
             if len(calls) > lost:
-                return super()._put(address, request, parts, acknowledged, *more)
-            super()._put(address, request, parts, lambda *_: None, *more)
+                return super().push(*what)
+            super().push(*what[:-1], lambda _: None)
             raise ServiceUnavailable("the acknowledgement is lost")
 
     monkeypatch.setattr(opening, "StateClients", Losing)

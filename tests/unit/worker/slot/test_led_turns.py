@@ -116,7 +116,6 @@ def test_what_was_not_ordered_in_a_batch_is_in_the_next_one_and_the_log_is_read_
     assert job.nodes.read(nodes.HANDOVERS[0]).position.log.offset == 1
     task, log = opened(job)
     assert log.offset == 2
-    until(lambda: not task.intake._early)
     log.hear((2, Record(1, 2, BEGIN_US, ((1, 1),))))
     until(lambda: given(job, task.wait()) == [(1, 0, second)])
 

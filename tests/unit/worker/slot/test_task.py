@@ -14,8 +14,8 @@ from keyshift.runtime.slot import SlotCore
 from keyshift.state.memory import MemoryState
 from keyshift.wire import nodes
 from keyshift.worker.flight.messages import OfStep, Shipment, Wanted
-from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
+from keyshift.worker.slot.host import host_for
 from waits import until
 
 
@@ -191,10 +191,10 @@ def raises(error):
     return fails
 
 
-def test_a_process_has_one_host_for_a_stage_and_another_one_for_the_next_attempt(monkeypatch):
-    monkeypatch.setattr(slot_host, "_hosts", {})
-    first = slot_host.host_for(CONFIG)
-    assert slot_host.host_for(CONFIG) is first
-    second = slot_host.host_for(replace(CONFIG, attempt=1))
-    assert second is not first and slot_host._hosts == {CONFIG.stage: second}
-    second.close()
+def test_a_process_has_one_host_for_a_stage_and_another_one_for_the_next_attempt():
+    first = host_for(CONFIG)
+    assert host_for(CONFIG) is first
+    second = host_for(replace(CONFIG, attempt=1))
+    third = host_for(CONFIG)
+    assert len({first, second, third}) == 3, "one at a time"
+    third.close()

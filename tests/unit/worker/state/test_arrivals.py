@@ -48,8 +48,8 @@ class Slot(Arrivals):
     def __init__(self, *units, elsewhere=()):
         self.units, self.wanted, self.got = units, [*reversed(units), *elsewhere], []
         self.closed = threading.Event()
-        nodes = MemoryCoordination(Memory())
-        nodes.begin()
+        self.nodes = MemoryCoordination(Memory())
+        self.nodes.begin()
         shared = SimpleNamespace(
             slot=1,
             clients=None,
@@ -57,7 +57,7 @@ class Slot(Arrivals):
             lock=threading.Lock(),
             core=SimpleNamespace(machine=self),
             config=SimpleNamespace(stage="counter", bins=MOST, deadline_s=30.0),
-            coordination=nodes,
+            coordination=self.nodes,
         )
         super().__init__(shared, None, {})
 
@@ -170,7 +170,7 @@ class Store:
 def test_a_savepoint_that_cannot_be_read_at_first_is_read_again_and_a_slot_tells_how_far_it_restores(monkeypatch):
     monkeypatch.setattr(arrivals, "SAY_S", 0.0)
     slot, store, said = Slot(4, 5, 6), Store(), []
-    slot._shared.coordination.watch(RESTORING[1], said.append)
+    slot.nodes.watch(RESTORING[1], said.append)
     slot.restore(slot.units, store, "one")
     assert slot.got == store.read_so_far == [6, 5, 4]
     assert said == [1, 2, 3]

@@ -16,6 +16,7 @@ from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.key_access import RECORD_BYTES, Home, KeyAccess
 from keyshift.state import rows
 from keyshift.worker.flight.client import StateClients
+from keyshift.worker.flight.stream import Stream
 from keyshift.worker.slot.host import SlotHost
 from keyshift.worker.state.key_couriers import KeyCouriers
 from waits import until
@@ -62,7 +63,7 @@ class Slot:
         self.clients = Recorded(CONFIG.token, DEADLINE_S, host.state_schema, CONFIG.chunk_bytes)
         self.states = {UNIT: state({})}
         self.failures, self.done, self.whole = [], [], []  # done: (number, key) of each event
-        self.sent = 0
+        self.sent, self.errands = 0, []
         operator = ArrowOperator(CONFIG.make_stage(), None, None)
         operator.uses_time = uses_time
         self.keys = KeyAccess(operator, self.states)
@@ -74,6 +75,7 @@ class Slot:
         with self.lock:
             yield
             errands, self.keys.errands = self.keys.errands, []
+            self.errands += errands
             for errand in errands:
                 self.couriers.send(errand)
 
@@ -123,12 +125,17 @@ class Slot:
         until(lambda: UNIT in self.whole, self.drain)
 
     def until_written(self):
-        until(lambda: not any(self.keys._unwritten.values()))
+        def written():
+            with self.lock:
+                return not any(changes for _, changes in self.keys.unwritten([self.stay]))
+
+        until(written)
 
     def home(self):
         """What lives there, by now."""
-        with self.host._lock:
-            return counts(self.host.lent[self.stay]) if self.stay in self.host.lent else None
+        there = self.host.rest(self.stay, None)
+        found = {key: count for batch in there for key, (count, _) in rows.unpack(batch)}
+        return found if self.stay in self.host.lent else None
 
 
 @pytest.fixture(scope="module")
@@ -344,10 +351,12 @@ def test_what_only_arrives_is_not_written_back(make):
 
 
 def held_up(slot):
-    """No request for keys goes out until the door is open."""
+    """No request for keys goes out until the door is open; ``slot.waits``: one waits there."""
     door, keys = threading.Event(), slot.clients.keys
+    slot.waits = threading.Event()
 
     def slow(*arguments):
+        slot.waits.set()
         assert door.wait(DEADLINE_S)
         return keys(*arguments)
 
@@ -355,17 +364,11 @@ def held_up(slot):
     return door
 
 
-def queued(slot):
-    """Errands that the courier has not taken with it."""
-    (courier,) = slot.couriers._couriers.values()
-    return courier._items
-
-
 def busy(slot):
     """The courier of ``slot`` is on its way, and gathers what else is to be done until the door is open."""
     door = held_up(slot)
     slot.events(999)
-    until(lambda: not queued(slot))
+    until(slot.waits.is_set)
     return door
 
 
@@ -377,7 +380,7 @@ def test_of_a_unit_that_is_whole_no_changes_are_noted_any_more(make, mode):
     slot.until_whole()
     slot.until_done()
     slot.events(*range(20))
-    assert slot.states[UNIT]._untold == {} and not slot.states[UNIT].values.changed
+    assert not slot.states[UNIT].values.changed
 
 
 @in_all_modes
@@ -419,7 +422,7 @@ def test_what_was_written_is_not_written_again_because_the_rest_does_not_come(ma
     slot = make(REMOTE, {1: 10, 2: 20})
     door = held_up(slot)
     slot.events(2)
-    until(lambda: not queued(slot))
+    until(slot.waits.is_set)
     with slot.turn():
         slot.states[UNIT].values[9] = (1, b"payload")
         slot.keys.used([UNIT])
@@ -446,12 +449,13 @@ def test_a_write_that_is_stuck_there_does_not_overwrite_a_later_one(make, monkey
         ended.set()
 
     monkeypatch.setattr(SlotHost, "write", write)
+    streams, read = [], Stream.read
+    monkeypatch.setattr(Stream, "read", lambda stream: streams.append(stream) or read(stream))
     slot = make(REMOTE, {1: 10})
     slot.events(1)
     until(stuck.is_set, slot.drain)
     slot.events(1)
-    (stream,) = slot.clients._all_streams()
-    stream.end()  # as if it had been silent for too long
+    streams[-1].end()  # as if it had been silent for too long
     until(lambda: slot.home() == {1: 12})
     door.set()
     assert ended.wait(DEADLINE_S)
@@ -463,10 +467,10 @@ def test_what_is_to_be_written_does_not_pile_up_while_a_home_does_not_answer(mak
     slot.events(1, 2)
     slot.until_done()
     slot.until_written()
-    door, before = busy(slot), len(slot.clients.calls)
+    door, before, errands = busy(slot), len(slot.clients.calls), len(slot.errands)
     for _ in range(200):
         slot.events(1, 2)
-    assert len(queued(slot)) == 1
+    assert len(slot.errands) == errands + 1
     door.set()
     slot.until_done()
     slot.until_written()
@@ -545,18 +549,18 @@ def test_what_still_comes_of_a_unit_that_has_become_whole_is_let_go(make):
     slot.fetch_rest()
     slot.until_whole()
     del slot.states[UNIT]
-    slot.couriers._rest_arrived(slot.stay, rows.pack(slot.host.state_schema, [(1, (10, b"payload"))]), True)
+    with slot.turn():
+        slot.keys.rest_arrived(slot.stay, [1], [(1, (10, b"payload"))], True)
 
 
 def test_a_record_that_waits_keeps_no_others_in_memory(make):
     slot = make(ACCESS, {1: 10, 2: 20})
     slot.events(1)
     slot.until_done()
-    slot.clients.failing["keys"] = 10
     made = [{"key": 2 if number == 7 else 1, "unit": UNIT, "number": number} for number in range(1000)]
     with slot.turn():
         slot.keys.hold_back(pa.RecordBatch.from_pylist(made), (0, slot.version, 0, 0), 0, 0)
-        (queue,) = slot.keys._absent._units[UNIT].queues.values()
-        ((record, _),) = queue
+        slot.keys.arrived(slot.stay, [2], [(2, (20, b"payload"))])
+        [(record, _)], _ = slot.keys.drain(1, 0)
     assert record["number"].to_pylist() == [7]
     assert record.get_total_buffer_size() < 1000

@@ -43,17 +43,21 @@ class Slot:
         self.doors = {}  # of single units, beside that
         self.reached = []  # doors to which a part has come
         self.after_part = lambda: None
-        add = host.copies.add
+        self.last = {}  # slot and unit -> the part of the copy that came last
+        self.dropped = []  # copies
+        add, drop = host.copies.add, host.copies.drop
 
         def copied(slot, unit, part, batches, deleted):
             door = self.doors.get(unit, self.door)
             self.reached.append(door)
             assert self.door.wait(DEADLINE_S) and door.wait(DEADLINE_S)
             add(slot, unit, part, batches, deleted)
+            self.last[slot, unit] = part
             self.parts.append((unit, part[1], sum(batch.num_rows for batch in batches)))
             self.after_part()
 
         host.copies.add = copied
+        host.copies.drop = lambda *what: (drop(*what), self.dropped.append(what))
         self.replicator = self.made(clients, self.states, self.lock)
 
     def made(self, clients, states, lock):
@@ -83,12 +87,6 @@ class Slot:
         with self.lock:
             self.states[unit] = state(content)
             self.expected.remove(unit)
-
-    def part(self, unit=3):
-        """The last part of its copy that is there, as far as the owner knows."""
-        with self.lock:
-            copy = self.replicator._copies[unit]
-            return copy.epoch, copy.number
 
     def leave(self, destination=HOLDER, unit=3, **more):
         with self.lock:
@@ -307,21 +305,18 @@ def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(copied):
 
 def test_what_changed_while_a_part_was_on_its_way_is_sent_again_with_the_unit(copied):
     """Nobody knows yet whether the part has arrived."""
-    copied.door.clear()
-    copied.put({5: 7})
-    with copied.lock:
-        copy = copied.replicator._copies[3]
-    until(lambda: copy.pending == {5})
+    door = on_its_way(copied)
     copied.put({6: 8})
     shipment = copied.leave()
-    assert shipment.changed == {5, 6}
-    copied.door.set()
+    assert shipment.changed == {0, 6}
+    door.set()
     until(lambda: (3, 1, 1) in copied.parts)
-    assert copied.arrives(shipment) == dict.fromkeys(range(600), 1) | {5: 7, 6: 8}
+    assert copied.arrives(shipment) == dict.fromkeys(range(600), 1) | {0: 2, 6: 8}
 
 
 def kept(slot):
-    return set(slot.host.copies._copies)
+    """The copies of ``slot`` that its holders have; they are taken."""
+    return {place for place, part in slot.last.items() if slot.host.copies.take(*place, part) is not None}
 
 
 @pytest.mark.parametrize(
@@ -333,7 +328,8 @@ def test_a_unit_that_does_not_go_to_its_copy_for_good_is_sent_whole_and_the_copy
     shipment = copied.leave(**leaves)
     assert shipment.delta_of is None
     assert copied.arrives(shipment) == ({} if shipment.partial else dict.fromkeys(range(600), 1))
-    until(lambda: kept(copied) == {(HOLDER, 4)})
+    until(lambda: copied.dropped)
+    assert kept(copied) == {(HOLDER, 4)}
 
 
 def test_a_unit_without_a_copy_is_sent_whole(slot):
@@ -369,7 +365,7 @@ def test_a_unit_that_has_left_is_not_copied_any_more(copied):
 
 
 def test_a_copy_that_was_lost_is_made_anew(copied):
-    assert copied.host.copies.take(HOLDER, 3, copied.part()) is not None
+    assert copied.host.copies.take(HOLDER, 3, copied.last[HOLDER, 3]) is not None
     copied.put({5: 7})
     until(lambda: copied.parts.count((3, 0, 600)) == 2)
     shipment = copied.leave()
@@ -383,9 +379,7 @@ def on_its_way(slot):
     """A part of the copy of unit 3 that does not arrive before its door opens."""
     door = slot.doors[3] = threading.Event()
     slot.put({0: 2})
-    with slot.lock:
-        copy = slot.replicator._copies[3]
-    until(lambda: copy.pending == {0} and door in slot.reached)
+    until(lambda: door in slot.reached)
     return door
 
 
@@ -402,10 +396,9 @@ def test_a_replicator_that_is_closed_in_its_round_leaves_the_units_behind_to_who
     slot.start()
     until(lambda: slot.acknowledged)
     door = on_its_way(slot)
-    closing = threading.Thread(target=slot.replicator.close)
-    closing.start()
+    with slot.lock:
+        slot.replicator.stop()
     shut.set()
-    until(slot.replicator._closed.is_set)
 
     states, lock = {4: slot.states[4]}, threading.Lock()
     following = slot.made(served[1], states, lock)
@@ -415,7 +408,7 @@ def test_a_replicator_that_is_closed_in_its_round_leaves_the_units_behind_to_who
     with lock:
         states[4].values[7] = (7, b"payload")
     door.set()
-    closing.join()
+    slot.replicator.close()
     until(lambda: (3, 1, 1) in slot.parts)
     time.sleep(0.1)  # for what a thread of the batch before might do
     with lock:
@@ -429,18 +422,21 @@ def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
 
     class Watched(type(slot.states[4])):
         def changed_keys(self, who):
-            looked.append(slot.replicator._closed.is_set())
+            looked.append(who)
             return super().changed_keys(who)
 
     slot.states[4].__class__ = Watched
     slot.start()
     until(lambda: len(looked) > 2)
+    with slot.lock:
+        slot.replicator.stop()
+        looked.clear()
     slot.replicator.close()
     parts = len(slot.parts)
     slot.put({1: 1}, unit=4)
     slot.start("two")
     time.sleep(0.1)
-    assert not any(looked) and len(slot.parts) == parts
+    assert not looked and len(slot.parts) == parts
     assert slot.states[4].changed_keys(COPIES) == {1}
 
 
@@ -486,7 +482,8 @@ def test_a_replicator_that_is_closed_in_its_round_does_not_say_that_all_copies_a
 
 def test_copies_of_which_another_request_does_not_speak_go(copied):
     copied.start("two", units=((3, HOLDER + 1), (4, HOLDER)))
-    until(lambda: kept(copied) == {(HOLDER + 1, 3), (HOLDER, 4)})
+    until(lambda: copied.dropped and len(copied.acknowledged) == 2)
+    assert kept(copied) == {(HOLDER + 1, 3), (HOLDER, 4)}
 
 
 def test_of_a_unit_that_is_not_copied_any_more_no_changes_are_noted(copied):
@@ -497,8 +494,11 @@ def test_of_a_unit_that_is_not_copied_any_more_no_changes_are_noted(copied):
     copied.start("two", units=((3, HOLDER),))
     for unit in (3, 4, 5):
         copied.put({unit: 1}, unit=unit)
-    assert [COPIES in copied.states[unit]._untold for unit in (3, 4, 5)] == [True, False, False]
+    until(lambda: (3, 1, 1) in copied.parts)
     assert copied.states[4].changed_keys("others") == {4} and not copied.states[5].values.changed
+    for unit in (4, 5):
+        with pytest.raises(KeyError):
+            copied.states[unit].changed_keys(COPIES)
 
 
 def test_a_holder_whose_batch_is_over_keeps_no_copy_and_takes_none(copied, served):
