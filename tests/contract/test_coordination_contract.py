@@ -216,10 +216,19 @@ def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing(m
     nodes, job = make("/keyshift/{job}"), make.job
     with pytest.raises(NotThere):
         nodes.claim(job)
-    old = make(epoch=nodes.claim(job, first=True))
+    epoch, claims = nodes.claim(job, first=True), []
+    old, leader = make(epoch=epoch), make(epoch=epoch)
     old.begin()
-    old.publish(STEPS, 1)
-    new = make(epoch=nodes.claim(job))
+
+    def lead():
+        leader.publish(STEPS, 1)
+        claims.append(nodes.claim(job))
+        for node in (STEPS, SLOT):  # one that is there, and one that is not
+            with pytest.raises(Deposed):
+                leader.publish(node, 2)
+
+    leader.lead("leader", lead)
+    new = make(epoch=claims[0])
     for act in (
         lambda: old.publish(STEPS, 2),
         lambda: old.withdraw(STEPS),
@@ -231,12 +240,15 @@ def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing(m
         with pytest.raises(Deposed):
             act()
     new.require_epoch()
-    assert new.read(STEPS) == 1
+    assert new.read(STEPS) == 1 and new.read(SLOT) is None
     new.end_epoch()
     new.end_epoch()
     with pytest.raises(JobOver):
         nodes.claim(job)
-    make("/keyshift/{job}").withdraw(ALL)
+    nodes.withdraw(ALL)
     with pytest.raises(NotThere) as gone:
         nodes.claim(job)
     assert not isinstance(gone.value, JobOver)
+    with pytest.raises(Deposed):
+        old.publish(STEPS, 2)
+    assert nodes.children(ALL) == []

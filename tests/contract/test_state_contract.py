@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from keyshift.checks import check_backend
 from keyshift.checks.backend import SCHEMA, Watched, exported
@@ -17,6 +16,19 @@ from keyshift.state.memory import MemoryState, MemoryStore
 INT64 = st.integers(-(2**63), 2**63 - 1)
 KEYS = st.integers(0, 12) | INT64
 VALUES = st.tuples(INT64, st.binary(max_size=40))
+SIZES = st.integers(1, 500)
+CALLS = st.one_of(  # of methods of ``Watched``, by their names
+    st.tuples(st.just("get"), KEYS),
+    st.tuples(st.just("put"), KEYS, VALUES),
+    st.tuples(st.just("delete"), KEYS),
+    st.tuples(st.just("load"), st.lists(KEYS, max_size=5)),
+    st.tuples(st.just("take"), st.lists(KEYS, max_size=5, unique=True)),
+    st.tuples(st.just("changed_keys")),
+    st.tuples(st.just("untrack")),
+    st.tuples(st.just("copy")),
+    st.tuples(st.just("hand_over"), SIZES),
+    st.tuples(st.just("install"), st.dictionaries(KEYS, VALUES, max_size=5), SIZES),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,79 +48,20 @@ def opened(name):
     return backends.get(name).open("job/0/stage/0", SCHEMA, SETTINGS[name])
 
 
-def machine(name):
-    class States(RuleBasedStateMachine):
-        def __init__(self):
-            super().__init__()
-            self.store = opened(name)
-            self.watched = Watched(self.store)
-
-        def teardown(self):
-            self.store.close()
-
-        @rule(key=KEYS, value=VALUES)
-        def put(self, key, value):
-            self.watched.put(key, value)
-
-        @rule(key=KEYS)
-        def get(self, key):
-            self.watched.get(key)
-
-        @rule(keys=st.lists(KEYS, max_size=5))
-        def load(self, keys):
-            self.watched.load(keys)
-
-        @rule(key=KEYS)
-        def delete(self, key):
-            self.watched.delete(key)
-
-        @precondition(lambda self: self.watched.changed is None)
-        @rule()
-        def track(self):
-            self.watched.track()
-
-        @precondition(lambda self: self.watched.changed is not None)
-        @rule()
-        def changed_keys(self):
-            self.watched.changed_keys()
-
-        @rule()
-        def untrack(self):
-            self.watched.untrack()
-
-        @rule(chunk_bytes=st.integers(1, 500))
-        def hand_over(self, chunk_bytes):
-            self.watched.hand_over(chunk_bytes)
-
-        @rule(content=st.dictionaries(KEYS, VALUES, max_size=5), chunk_bytes=st.integers(1, 500))
-        def install_more(self, content, chunk_bytes):
-            self.watched.install(content, chunk_bytes)
-
-        @rule()
-        def copy(self):
-            self.watched.copy()
-
-        @rule(keys=st.lists(KEYS, max_size=5, unique=True))
-        def take(self, keys):
-            self.watched.take(keys)
-
-        @invariant()
-        def it_holds_what_the_dictionary_holds(self):
-            self.watched.compare()
-
-    return States
-
-
 @pytest.mark.parametrize("name", backends.names())
 def test_it_passes_the_check_that_anybody_can_call(name):
     check_backend(backends.get(name))
 
 
 @pytest.mark.parametrize("name", backends.names())
-def test_it_behaves_like_a_dictionary_whatever_is_done_to_it(name):
-    run_state_machine_as_test(
-        machine(name), settings=settings(max_examples=settings.default.max_examples // 5, stateful_step_count=30)
-    )
+@settings(max_examples=settings.default.max_examples // 5)
+@given(calls=st.integers(1, 60).flatmap(lambda many: st.lists(CALLS, min_size=many, max_size=many)))
+def test_it_behaves_like_a_dictionary_whatever_is_done_to_it(name, calls):
+    with contextlib.closing(opened(name)) as store:
+        watched = Watched(store)
+        for method, *values in calls:
+            getattr(watched, method)(*values)
+            watched.compare()
 
 
 @pytest.mark.parametrize("name", backends.names())

@@ -9,8 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from keyshift.checks import check_plan, check_strategy
+from keyshift.checks.strategy import draw_view
 from keyshift.model.errors import BadInput, ContractBroken, PlanRejected
-from keyshift.model.keys import Assignment, Mode, SlotId, Step
+from keyshift.model.keys import Assignment, Mode, Step
 from keyshift.planner import Decision, Snapshot, Strategy, change, strategies
 from keyshift.planner.batches import batches
 from keyshift.planner.orders import orders
@@ -31,13 +32,7 @@ EVERY_STRATEGY = pytest.mark.parametrize("strategy", points(strategies))
 
 @st.composite
 def views(draw) -> Snapshot:
-    """Two assignments of key groups, and their heat. Slots may own nothing, and groups may stay."""
-    groups, slots = draw(st.integers(1, 40)), draw(st.integers(1, 8))
-    owners = st.lists(st.integers(0, slots - 1).map(SlotId), min_size=groups, max_size=groups).map(tuple)
-    heat = draw(st.lists(st.floats(0, 1e6), min_size=groups, max_size=groups))
-    version = draw(st.integers(1, 5))
-    current, target = (Assignment(version, draw(owners)) for _ in range(2))
-    return Snapshot(current, target, tuple(heat), draw(st.integers()))
+    return draw_view(draw(st.randoms(use_true_random=False)))
 
 
 @EVERY_STRATEGY

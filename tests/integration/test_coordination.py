@@ -20,7 +20,7 @@ import waits
 from keyshift.endpoints import Endpoints
 from keyshift.lab.live import presence
 from keyshift.lab.live.presence import Presence
-from keyshift.model.errors import Deposed, NotThere, RunsElsewhere, ServiceUnavailable
+from keyshift.model.errors import Deposed, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import silent
 from keyshift.services.embedded import is_free
 from keyshift.services.zookeeper import ZooKeeper
@@ -407,69 +407,16 @@ def test_what_a_task_acknowledges_late_when_the_job_is_removed_leaves_nothing_be
     assert begun[0].exists(driver.root) is None
 
 
-@pytest.fixture
-def drive(server, join, request):
-    """Claims the test's own job; gives a place of that driver in an attempt."""
+def test_a_driver_that_was_paused_beyond_its_session_is_deposed_when_it_wakes(server, join, expire, request):
     nodes, job = join(), request.node.name
-    made = []
-
-    def claim(first=False):
-        epoch = nodes.claim(job, first)
-        made.append(Coordination(server.hosts, f"/keyshift/{job}/0/counter", "", epoch))
-        made[-1].begin()
-        return made[-1]
-
-    yield claim
-    for each in made:
-        each.close()
-
-
-def test_a_driver_that_leads_when_another_one_claims_its_job_writes_nothing_any_more(drive):
-    old = drive(first=True)
-    leads, deposed, failures = threading.Event(), threading.Event(), []
-
-    def lead():
-        leads.set()
-        deposed.wait(DEADLINE_S)
-        for path in ("assignment", "steps"):  # one that is there, and one that is not
-            try:
-                old.publish(node(path), {"version": 2})
-            except Deposed as error:
-                failures.append(str(error))
-
-    leader = threading.Thread(target=old.lead, args=("old", lead))
-    leader.start()
-    assert leads.wait(DEADLINE_S)
-    old.publish(node("assignment"), {"version": 2})
-    new = drive()
-    new.require_epoch()
-    deposed.set()
-    leader.join(DEADLINE_S)
-    line = f"job {new.root.split('/')[2]} runs in another process now (epoch 2, ours was 1); this one ends and leaves "
-    assert failures == [f"{line}everything to it"] * 2
-    assert new.read(node("assignment")) == {"version": 2} and new.read(node("steps")) is None
-
-
-def test_a_driver_that_was_paused_beyond_its_session_is_deposed_when_it_wakes(drive, expire):
-    old = drive(first=True)
-    old.publish(node("assignment"), {"version": 1})
-    drive()
-    expire(old)
-    with pytest.raises(Deposed):
-        old.publish(node("assignment"), {"version": 2})
-
-
-def test_when_a_job_is_over_who_drove_it_before_makes_nothing_anew(drive, join):
-    old, new = drive(first=True), drive()
-    new.end_epoch()
-    nodes = join()
-    nodes.root = new.root.removesuffix("/0/counter")
-    nodes.withdraw(ALL)
-    with pytest.raises(NotThere, match="cannot be resumed"):
-        drive()
-    with pytest.raises(Deposed, match="was ended by another process"):
-        old.publish(node("assignment"), {"version": 2})
-    assert nodes.children(ALL) == []
+    epoch = nodes.claim(job, first=True)
+    with contextlib.closing(Coordination(server.hosts, f"/keyshift/{job}/0/counter", "", epoch)) as old:
+        old.begin()
+        old.publish(node("assignment"), {"version": 1})
+        nodes.claim(job)
+        expire(old)
+        with pytest.raises(Deposed):
+            old.publish(node("assignment"), {"version": 2})
 
 
 def test_who_drives_a_job_is_seen_in_each_of_its_sessions_until_its_end(server, expire, monkeypatch, request):

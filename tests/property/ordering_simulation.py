@@ -77,10 +77,7 @@ class Shape:
     expires: float  # probability that a leader's session ends, at each of its frames
 
     @classmethod
-    def draw(cls, rng: random.Random, calm: bool) -> "Shape":
-        def maybe(value: float) -> float:
-            return 0.0 if calm else rng.choice((0.0, value))
-
+    def draw(cls, rng: random.Random) -> "Shape":
         return cls(
             given=Input.draw(rng, epochs=9),
             replicas=rng.choice((1, 2, 2, 3)),
@@ -89,20 +86,13 @@ class Shape:
             spread=rng.choice((1.0, 10.0)),
             outcome_ms=rng.choice((0.0, 5.0, 50.0)),
             state_ms=rng.choice((0.5, 10.0, 60.0)),
-            batch_ms=None if calm else rng.choice((None, 30.0, 100.0)),
-            dies=maybe(0.7),
-            stops=maybe(0.01),
+            batch_ms=rng.choice((None, 30.0, 100.0)),
+            dies=rng.choice((0.0, 0.7)),
+            stops=rng.choice((0.0, 0.01)),
             append_ms=rng.choice((0.5, 3.0)),
-            fails=maybe(0.3),
-            expires=maybe(0.02),
+            fails=rng.choice((0.0, 0.3)),
+            expires=rng.choice((0.0, 0.02)),
         )
-
-
-@dataclass
-class OrderOutcome(Outcome):
-    """``differ``: whether two replicas have delivered different turns."""
-
-    differ: bool = False
 
 
 class OrderLog:
@@ -479,18 +469,17 @@ class Simulation(VirtualTime):
         """
         protocol = orderings.get(name)
         rng = random.Random(seed)
-        self.leaderless, self.agrees = not protocol.leads, protocol.agrees
-        self.shape = Shape.draw(rng, calm=not protocol.agrees)
-        self.given = self.shape.given if protocol.agrees else Input(self.shape.given.frames, (), False)
+        self.leaderless = not protocol.leads
+        self.shape = Shape.draw(rng)
+        self.given = self.shape.given
         self.machine: Callable[[Setting, Position], Ordering] = ordering or protocol.open
         self.channel, self.name, self.sender_of = channel, name, sender
         self.forgets_later_places = forgets_later_places
         self.forgets_positions, self.passes_on, self.loses_rows = forgets_positions, passes_on, loses_rows
         self.ends_at_a_barrier = ends_at_a_barrier
-        self.outcome: OrderOutcome
-        super().__init__(rng, OrderOutcome(seed, f"simulate({seed}, {name!r})", self.shape))
+        super().__init__(rng, Outcome(seed, f"simulate({seed}, {name!r})", self.shape))
         self.over = False
-        self.capture_epochs = self._free_epochs(rng.choice((0, 1, 3)) if self.agrees else 0)
+        self.capture_epochs = self._free_epochs(rng.choice((0, 1, 3)))
         self.frames = [self.rows_of(router, switches_when_told) for router in range(len(self.given.frames))]
         self.last_ms = max(frames[-1].watermark - BEGIN_US for frames in self.given.frames) / 1000
         self.logs: dict[tuple[int, int], OrderLog] = defaultdict(OrderLog)
@@ -573,7 +562,7 @@ class Simulation(VirtualTime):
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> OrderOutcome:
+    def run(self) -> Outcome:
         self.told(self._play)
         return self.outcome
 
@@ -696,11 +685,7 @@ class Simulation(VirtualTime):
         alone = at[1] == CAPTURE  # nothing to compare with
         first = turn if alone else self.turns[slot.place].setdefault(at, turn)
         if first != turn:
-            self.outcome.differ = True
-            if self.agrees:
-                self.problem("order", f"slot {slot.place} of replica {slot.replica.number}: {turn} instead of {first}")
-        if not self.agrees:
-            return
+            self.problem("order", f"slot {slot.place} of replica {slot.replica.number}: {turn} instead of {first}")
         for row in turn.rows if slot.stage else ():
             sent = self.turns[slot.stage - 1, row.router][row.offset, 0]
             if (row.watermark, row.chain) != (sent.reached, sent.chain):
@@ -726,7 +711,7 @@ class Simulation(VirtualTime):
     def check_end(self) -> None:
         if self.now >= END_MS or not self.over_and_done():
             self.problem("stuck", f"turns {[{p: s.turn for p, s in r.slots.items()} for r in self.replicas]}")
-        if not self.agrees or self.outcome.problems:
+        if self.outcome.problems:
             return
         for place in self.replicas[0].slots:
             self.check_complete(place)
@@ -824,6 +809,6 @@ class Simulation(VirtualTime):
             self.problem("owner", f"{dict(found)} instead of {dict(expected)}")
 
 
-def simulate(seed: int, name: str, **changes: Any) -> OrderOutcome:
+def simulate(seed: int, name: str, **changes: Any) -> Outcome:
     """One run with the order protocol ``name``. ``changes``: see ``Simulation``; they are there to be caught."""
     return Simulation(seed, name, **changes).run()

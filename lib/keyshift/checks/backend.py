@@ -86,7 +86,7 @@ class Watched:
                 case 5:
                     self.load(rng.sample(keys, 3))
                 case 6:
-                    self.track() if self.changed is None else self.changed_keys()
+                    self.changed_keys()
                 case 7:
                     self.hand_over(rng.randint(1, 500))
                 case 8:
@@ -127,20 +127,18 @@ class Watched:
         found, expected = self.state.take(keys), [(key, self.content[key]) for key in keys if key in self.content]
         require(found == expected, f"take() gives {found}, where {expected} was set")
 
-    def track(self) -> None:
-        """Remember from now on what changes."""
-        self.state.track(_WHO)
-        self.changed = set()
-
     def untrack(self) -> None:
         """Stop tracking: nobody asks any more; nothing happens if nobody did."""
         self.state.untrack(_WHO)
         self.changed = None
 
     def changed_keys(self) -> None:
-        """Compare what has changed since."""
-        found = self.state.changed_keys(_WHO)
-        require(found == self.changed, f"keys {sorted(found)} are told as changed, {sorted(self.changed or ())} were")
+        """Compare what has changed since the last call; the first one begins to track that."""
+        if self.changed is None:
+            self.state.track(_WHO)
+        else:
+            found = self.state.changed_keys(_WHO)
+            require(found == self.changed, f"keys {sorted(found)} are told as changed, {sorted(self.changed)} were")
         self.changed = set()
 
     def hand_over(self, chunk_bytes: int) -> None:

@@ -158,7 +158,8 @@ def by_time(rows: Sequence[Row]) -> Sequence[Row]:
 class Replica:
     """One of several replicas. ``rng``: decides about all that may differ between replicas.
 
-    ``saves``: how often it goes on in another machine, from 0 to 1. ``noise``: how often rows come that do not count.
+    ``saves``: how often it goes on in another machine, from 0 to 1. ``noise``: how often rows come that do not count,
+    or come again.
     """
 
     def __init__(
@@ -173,7 +174,6 @@ class Replica:
         self.protocol, self.rows, self.rng, self.saves, self.noise = protocol, rows, rng, saves, noise
         self.setting = given.setting()
         self.machine = protocol.open(self.setting, Position.begin(self.setting, 1))
-        self.repeats = noise if protocol.agrees else 0.0  # rows that come again
         self.turns: list[Turn] = []
         self.captured: Position | None = None  # where it stood at its last capture
         self.markers_sent = self.markers_passed = 0
@@ -203,13 +203,12 @@ class Replica:
         """Deliver all turns there are, as far as the slot is ``ready``: it may not be any more behind control."""
         while (turn := self.machine.take(ready)) is not None:
             require(bool(turn.rows or turn.control), "a turn has neither rows nor control")  # or they may never end
-            obeys = ready or not turn.rows or not self.protocol.agrees
-            require(obeys, f"turn {turn.number} has rows, and the slot was not ready for any")
+            require(ready or not turn.rows, f"turn {turn.number} has rows, and the slot was not ready for any")
             self.turns.append(turn)
             if is_capture(turn):
                 self.captured = self.machine.position
             ready = ready and (not turn.control or self.over or self.rng.random() < 0.7)
-        if not ready and self.protocol.agrees and not self.protocol.leads and self.machine.owes_control:
+        if not ready and not self.protocol.leads and self.machine.owes_control:
             turn = copy.deepcopy(self.machine).take(True)  # with a leader captures wait for that
             waits = turn is not None and bool(turn.control)
             require(not waits, f"control waits behind turn {self.machine.turn} until the slot is ready for rows")
@@ -230,7 +229,7 @@ class Replica:
             if here:
                 version = max(row.version for row in here)
                 last = here[-self.rng.randint(1, 3) :]
-                again = [row for row in last if row.kind != CAPTURE and self.rng.random() < self.repeats]
+                again = [row for row in last if row.kind != CAPTURE and self.rng.random() < self.noise]
                 self.machine.arrived([*again, Row(BARRIER, channel, version, here[-1].offset + 1, 0)])
 
     def take_effects(self) -> list[Record]:

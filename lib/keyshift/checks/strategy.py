@@ -26,7 +26,7 @@ def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> Non
     rng = random.Random(seed)
     for point in strategy.of_every_migration:
         for _ in range(examples):
-            view = _view(rng)
+            view = draw_view(rng)
             check_plan(point, view)
             plan = check_plan(point, Snapshot(view.current, view.current, view.heat))
             require(
@@ -89,7 +89,7 @@ def _plan(strategy: Strategy, view: Snapshot) -> tuple[Plan, Assignment, Assignm
     return make_plan(strategy, current, target, heat, view.seed), current, target
 
 
-def _view(rng: random.Random) -> Snapshot:
+def draw_view(rng: random.Random) -> Snapshot:
     """Draw two assignments of key groups, and their heat. Slots may own nothing, and groups may stay."""
     groups, slots, version = rng.randint(1, 40), rng.randint(1, 8), Version(rng.randint(1, 5))
     current, target = (tuple(SlotId(rng.randrange(slots)) for _ in range(groups)) for _ in range(2))

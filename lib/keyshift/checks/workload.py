@@ -64,7 +64,9 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
         strange = set(source.drawn_with or ()) - set(known)
         require(not strange, f"source {source.name} is drawn with {sorted(strange)}, which are no parameters")
         _check_stages(workload, source)
-    _check_moves(workload, examples, seed)
+    rng = random.Random(seed)
+    for _ in range(examples):
+        check_moves(workload, draw_frames(workload, rng))
     run = run_sequentially(workload, assignments, frames=frames)
     _check_good(workload, run, run_sequentially(workload, assignments, frames=frames))
     for routers in (1, 3):
@@ -359,20 +361,22 @@ def answers(
     return given, values, timers
 
 
-def _check_moves(workload: Workload, examples: int, seed: int) -> None:
-    rng, units, routers = random.Random(seed), range(workload.key_groups * workload.bins), 2 * len(workload.sources)
+def draw_frames(workload: Workload, rng: random.Random) -> list[TriedFrame]:
+    """Draw up to 15 frames, of all sources."""
+    units, routers = range(workload.key_groups * workload.bins), 2 * len(workload.sources)
 
     def some() -> list[int]:
         return rng.sample(units, min(len(units), rng.randrange(7)))
 
-    for _ in range(examples):
-        frames = [
-            (rng.randrange(routers), rng.randrange(13), rng.randrange(15_000), rng.randrange(30_000), some(), some())
-            for _ in range(rng.randrange(16))
-        ]
-        stays = answers(workload, frames)
-        require(
-            stays == answers(workload, frames, move=True), "units that move give other results than those that stay"
-        )
-        alone = answers(workload, frames, together=False)
-        require(stays == alone, "the timers of many units at once give other results than those of one at a time")
+    return [
+        (rng.randrange(routers), rng.randrange(13), rng.randrange(15_000), rng.randrange(30_000), some(), some())
+        for _ in range(rng.randrange(16))
+    ]
+
+
+def check_moves(workload: Workload, frames: Collection[TriedFrame]) -> None:
+    """Require that it makes no difference whether units move, and whether their timers fire together."""
+    stays = answers(workload, frames)
+    require(stays == answers(workload, frames, move=True), "units that move give other results than those that stay")
+    alone = answers(workload, frames, together=False)
+    require(stays == alone, "the timers of many units at once give other results than those of one at a time")

@@ -25,7 +25,6 @@ from keyshift.ordering.model import (
     Resign,
     Setting,
 )
-from keyshift.ordering.none import Unordered
 from keyshift.ordering.time_merge import TimeMerge
 from keyshift.registry import Registry
 
@@ -48,9 +47,9 @@ __all__ = [
 class OrderProtocol(NamedTuple):
     """A way to agree on an order. ``open``: the machine of one slot, from where it stands.
 
-    ``agrees``: whether replicas deliver the same turns at all. ``leads``: whether one of them leads, and the order
-    comes from an order log. Otherwise it follows from the channels alone, and then the order of a unit's events does
-    not depend on the slot that owns the unit.
+    ``agrees``: whether replicas deliver the same turns. Otherwise slots do not work in turns, and no machine is opened.
+    ``leads``: whether one of them leads, and the order comes from an order log. Otherwise it follows from the channels
+    alone, and then the order of a unit's events does not depend on the slot that owns the unit.
     """
 
     open: Callable[[Setting, Position], Ordering]
@@ -63,7 +62,7 @@ class OrderProtocol(NamedTuple):
 orderings: Registry[OrderProtocol] = Registry("order protocol")
 orderings.register(
     "none",
-    OrderProtocol(Unordered, "rows are delivered as they come; replicas differ", "no protocol", agrees=False),
+    OrderProtocol(Ordering, "rows are delivered as they come; replicas differ", "no protocol", agrees=False),
 )
 orderings.register(
     "live_robin",
