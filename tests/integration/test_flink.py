@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from keyshift.endpoints import Endpoints
-from keyshift.peers.flink import ROLES, flink
-from keyshift.peers.flink_run import RESCALE, RESTART, flink_spec, run_flink
-from keyshift.peers.runs import PeerLab
+from keyshift.peers.flink import ROLES
+from keyshift.peers.flink_run import RESCALE, RESTART, flink_spec, opened
+from keyshift.peers.runs import PeerLab, run_counting
 from keyshift.progress import silent
 from keyshift.results.store import ResultStore
 
@@ -35,14 +35,14 @@ def of_flink(folder: Path) -> list[psutil.Process]:
 
 def test_a_restarted_job_answers_each_event_once(stack: Endpoints, tmp_path: Path) -> None:
     store, spec = ResultStore(stack), flink_spec(RESTART, SMALL)
-    with flink(tmp_path, 3, silent) as client:
+    lab = PeerLab(stack, store, tmp_path, silent)
+    with opened(spec, lab, "") as engine:
         running = of_flink(tmp_path)
         assert len(running) == len(ROLES)
         assert all(f"-Djava.io.tmpdir={tmp_path}/" in " ".join(process.cmdline()) for process in running)
         listening = [s.laddr.ip for p in running for s in p.net_connections("tcp") if s.status == psutil.CONN_LISTEN]
         assert listening and {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
-        lab = PeerLab(stack, store, tmp_path, silent)
-        runs = [run_flink(spec.repeated(number), client, lab) for number in range(2)]
+        runs = [run_counting(spec.repeated(number), lab, engine) for number in range(2)]
     assert of_flink(tmp_path) == []
     assert not [entry for entry in tmp_path.iterdir() if entry.name.startswith("flink")], "neither folders nor pids"
     for manifest in runs:
@@ -57,8 +57,9 @@ def test_a_restarted_job_answers_each_event_once(stack: Endpoints, tmp_path: Pat
 
 def test_a_running_job_goes_on_from_a_checkpoint_with_other_tasks(stack: Endpoints, tmp_path: Path) -> None:
     store, spec = ResultStore(stack), flink_spec(RESCALE, SMALL | {"snapshot_s": 0.5})
-    with flink(tmp_path, 3, silent, 0.5) as client:
-        manifest = run_flink(spec, client, PeerLab(stack, store, tmp_path, silent))
+    lab = PeerLab(stack, store, tmp_path, silent)
+    with opened(spec, lab, "") as engine:
+        manifest = run_counting(spec, lab, engine)
     assert manifest.status == "ok" and manifest.summary is not None, manifest.verdict
     assert manifest.strategy == "flink_rescale" and manifest.summary.events == 5500
     assert any(note.startswith("Flink went on with 3 tasks from checkpoint") for note in manifest.notes)

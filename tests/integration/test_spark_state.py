@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.peers.runs import PeerLab, local_spark
-from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery
-from keyshift.peers.spark_run import run_spark, spark_spec
+from keyshift.peers.runs import Opened, PeerLab, PeerSpec, local_spark, run_counting
+from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery, SparkQuery
+from keyshift.peers.spark_run import QUERIES, spark_spec
 from keyshift.progress import silent
 from keyshift.results.store import ResultStore
 from keyshift.traffic import lines
@@ -35,8 +35,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory, shared_lab: SharedLab) -> It
 
 @pytest.mark.parametrize(("name", "moved"), [("spark_state", 0), ("spark_restart", 16)])
 def test_each_event_has_one_right_result(stack: Endpoints, spark: SparkSession, tmp_path: Path, name: str, moved: int):
+    def query(spec: PeerSpec, work: Path, events: Topic, results: Topic) -> SparkQuery:
+        return QUERIES[name](spec, spark, work, events, results)
+
     store = ResultStore(stack)
-    manifest = run_spark(spark_spec(name, SMALL), spark, PeerLab(stack, store, tmp_path, silent))
+    manifest = run_counting(spark_spec(name, SMALL), PeerLab(stack, store, tmp_path, silent), Opened(query))
     assert manifest.status == "ok" and manifest.summary is not None, manifest.verdict
     assert manifest.strategy == name and manifest.summary.events == 5500
     tables = store.get_tables(manifest.run_id)

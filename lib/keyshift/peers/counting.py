@@ -52,20 +52,23 @@ def counting_spec(common: Mapping[str, Any], engine: str, snapshots: bool = Fals
     """
     given = {**common, "strategy": "stop_restart"}
     spec = make_spec(given)
-    found = spec.parameters()
-    require_settled(spec, engine)
-    for name, value in ONLY.items():
-        if found[name] != value and not (snapshots and name == "snapshot_s"):
-            raise BadInput(f"{name} = {found[name]!r}: a job of {engine} is compared with {name} = {value!r} only")
+    only = {name: value for name, value in ONLY.items() if not (snapshots and name == "snapshot_s")}
+    require_only(spec, only, f"a job of {engine}", engine)
     return spec if rescales else make_spec({**given, "trigger": "none"})
 
 
-def require_settled(spec: RunSpec, beside: str) -> None:
-    """Raise BadInput if the load is left to the machine."""
+def require_only(spec: RunSpec, only: Mapping[str, Any], job: str, beside: str = "") -> None:
+    """Raise BadInput for what ``job`` (``beside``: in fewer words) is not compared with: a load that is left to the
+    machine, and other values than ``only`` has.
+    """
     for name in spec.unsettled:
         raise BadInput(
-            f"{name} = auto: it is chosen by what a load costs keyshift's job; give a number beside {beside}"
+            f"{name} = auto: it is chosen by what a load costs keyshift's job; give a number beside {beside or job}"
         )
+    found = spec.parameters()
+    for name, value in only.items():
+        if found[name] != value:
+            raise BadInput(f"{name} = {found[name]!r}: {job} is compared with {name} = {value!r} only")
 
 
 def require_other_slots(spec: RunSpec, name: str) -> None:

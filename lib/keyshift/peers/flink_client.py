@@ -94,16 +94,21 @@ class FlinkClient:
             words = "".join(str(entry.get("stacktrace", "")) for entry in told.get("entries", [])[:1])
             raise ServiceUnavailable(f"Flink's job is {state}: {cause(words) if words else 'it gives no reason'}")
 
-    def await_running(self, job: str, within_s: float) -> None:
-        """Wait until each task of the job has its state and runs."""
+    def await_running(self, job: str, within_s: float, slots: int | None = None) -> dict[str, Any]:
+        """Wait until each task of the job has its state and runs; ``slots``: so many of each vertex. Gives what Flink
+        has of the job.
+        """
 
-        def runs() -> bool:
+        def runs() -> dict[str, Any] | None:
             self.require_alive(job)
-            vertices = self._ask("GET", f"{self._rest}/jobs/{job}")["vertices"]
-            return all(vertex["tasks"]["RUNNING"] == vertex["parallelism"] for vertex in vertices)
+            found = self._ask("GET", f"{self._rest}/jobs/{job}")
+            tasks = [(vertex["tasks"]["RUNNING"], vertex["parallelism"]) for vertex in found["vertices"]]
+            return found if all(running == most == (slots or most) for running, most in tasks) else None
 
-        if not wait_until(runs, within_s, LOOK_S):
-            raise ServiceUnavailable(f"Flink's job did not run within {within_s:g} s")
+        if (found := wait_until(runs, within_s, LOOK_S)) is None:
+            so_many = f" with {slots} tasks" if slots else ""
+            raise ServiceUnavailable(f"Flink's job did not run{so_many} within {within_s:g} s")
+        return found
 
     def stop(self, job: str) -> tuple[str, float]:
         """End the job with a savepoint; returns its address, and when it was complete (seconds since the epoch)."""
@@ -128,15 +133,7 @@ class FlinkClient:
         place = f"{self._rest}/jobs/{job}"
         bounds = {"parallelism": {"lowerBound": 1, "upperBound": slots}}
         self._ask("PUT", f"{place}/resource-requirements", dict.fromkeys(self._vertices(job), bounds))
-
-        def runs() -> dict[str, Any] | None:
-            self.require_alive(job)
-            found = self._ask("GET", place)
-            tasks = [(vertex["parallelism"], vertex["tasks"]["RUNNING"]) for vertex in found["vertices"]]
-            return found if all(each == (slots, slots) for each in tasks) else None
-
-        if (found := wait_until(runs, within_s, LOOK_S)) is None:
-            raise ServiceUnavailable(f"Flink's job does not run with {slots} tasks {within_s:g} s after the request")
+        found = self.await_running(job, within_s, slots)
         told = self._ask("GET", f"{place}/checkpoints")
         number = int((told["latest"]["restored"] or {}).get("id", 0))  # the first one is 1
         from_it = [each for each in told["history"] if each["id"] == number]

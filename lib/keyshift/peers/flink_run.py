@@ -1,6 +1,7 @@
 """The runs of a Flink job that are compared with ours: same load, same Kafka, same machine, same measures."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,8 @@ from keyshift.folders import MIB
 from keyshift.model.errors import BadInput
 from keyshift.peers.counting import CountedByResults, counting_spec, require_other_slots
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
-from keyshift.peers.flink_client import FlinkClient
 from keyshift.peers.flink_job import RESCALE_S, AdaptiveFlinkQuery, FlinkQuery
-from keyshift.peers.runs import PeerLab, PeerSpec, counting_run, peer_lab, peer_spec, repeated, run_peer
-from keyshift.results.manifest import Manifest
-from keyshift.studies.study import Study
+from keyshift.peers.runs import Opened, PeerLab, PeerSpec, peer_spec, run_peer
 from keyshift.traffic.topics import Topic
 
 RESTART, RESCALE = "flink_restart", "flink_rescale"
@@ -49,36 +47,17 @@ def flink_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
     return peer_spec(spec, name, workload)
 
 
-def measure_flink(name: str, common: Mapping[str, Any], profile: str = "") -> Study:
-    """The runs of one point: a Flink job that counts keys, and goes on with ``to_slots``. With ``flink_restart`` it is
-    stopped with a savepoint and started from it, with ``flink_rescale`` it is rescaled from a checkpoint as it runs.
+@contextmanager
+def opened(spec: PeerSpec, lab: PeerLab, profile: str) -> Iterator[Opened]:
+    """A cluster that stays for all repetitions. Raises ServiceUnavailable if Flink's jars cannot be had."""
 
-    ``common``: as for ``measure``; ``snapshot_s``: between checkpoints, of ``flink_rescale`` alone. The
-    cluster stays for all repetitions, each of which has a job of its own.
-    Raises BadInput before anything is started, ServiceUnavailable if Flink's jars cannot be had.
-    """
-    spec = flink_spec(name, common)
-    slots = max(spec.tasks.values())
-    with peer_lab(profile) as lab, flink(lab.home, slots, lab.say, spec.job.snapshot_s) as client:
-        return repeated({name: spec}, lab.store, lambda each: run_flink(each, client, lab))
+    def query(each: PeerSpec, work: Path, events: Topic, results: Topic) -> FlinkQuery:
+        assert isinstance(each.workload, CountedByResults)
+        return QUERIES[each.peer](each.workload, client, events, results)
 
-
-def run_flink(spec: PeerSpec, client: FlinkClient, lab: PeerLab) -> Manifest:
-    """Make one run, stored whatever its verdict, or if it died."""
-    workload = spec.workload
-    assert isinstance(workload, CountedByResults)
-
-    def query(work: Path, events: Topic, results: Topic) -> FlinkQuery:
-        return QUERIES[spec.peer](workload, client, events, results)
-
-    return run_peer(
-        spec,
-        lab,
-        partial(counting_run, spec, lab, query),
-        versions={"flink": client.version()},
-        told=lambda metrics: with_jvm(metrics, "flink_jvm"),
-        beside=idle_jvm,
-    )
+    with flink(lab.home, max(spec.tasks.values()), lab.say, spec.job.snapshot_s) as client:
+        told = partial(with_jvm, name="flink_jvm")
+        yield Opened(query, partial(run_peer, versions={"flink": client.version()}, told=told, beside=idle_jvm))
 
 
 def with_jvm(metrics: pa.Table, name: str) -> pa.Table:

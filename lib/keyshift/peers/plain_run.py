@@ -20,7 +20,7 @@ from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.system import SystemUnderTest, job_config, job_traffic
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.peers.counting import CountedByResults, require_settled
+from keyshift.peers.counting import CountedByResults, require_only
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
 from keyshift.peers.runs import PeerLab, PeerSpec, local_spark, peer_lab, peer_spec, repeated, run_peer, tidied
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
@@ -113,11 +113,7 @@ def plain_spec(common: Mapping[str, Any]) -> PeerSpec:
     nothing |= {"trigger": "none", "then_slots": "", "moves": ""}
     make_spec({**common, "strategy": "all_at_once"})  # what it leaves out may be wrong
     spec = make_spec({**common, **nothing})
-    require_settled(spec, "a job without support")
-    given = spec.parameters()
-    for name, value in ONLY.items():
-        if given[name] != value:
-            raise BadInput(f"{name} = {given[name]!r}: a job without support is compared with {name} = {value!r} only")
+    require_only(spec, ONLY, "a job without support")
     workload = unread(spec.workload)
     operators = [stage.operator() for stage in workload.stages]
     stateless = all(not operator.state_schema.names for operator in operators)

@@ -120,20 +120,29 @@ def tidied(close_job: Callable[[], None], traffic: Traffic, say: Say) -> Iterato
             all_of({"job": close_job, "topics": traffic.close}, say)
 
 
-@contextmanager
-def counting_run(
-    spec: PeerSpec, lab: PeerLab, query: Callable[[Path, Topic, Topic], CountingQuery], run_id: str
-) -> Iterator[RunLoop]:
-    """A run with a job that counts keys, ready to be executed. ``query``: its engine's, in a folder that is removed
-    behind the run, with the topics of its events and results.
+class Opened(NamedTuple):
+    """An engine that is open, whose jobs count keys. ``query``: makes one for a run, in a folder that is removed behind
+    it, with the topics of its events and results. ``run``: ``run_peer``, with what there is to tell of the engine.
     """
+
+    query: Callable[[PeerSpec, Path, Topic, Topic], CountingQuery]
+    run: Callable[[PeerSpec, PeerLab, Callable[[str], AbstractContextManager[RunLoop]]], Manifest] = run_peer
+
+
+def run_counting(spec: PeerSpec, lab: PeerLab, opened: Opened) -> Manifest:
+    """Make one run in an engine that is ``opened``; see ``run_peer``."""
+    return opened.run(spec, lab, partial(_counting, spec, lab, opened))
+
+
+@contextmanager
+def _counting(spec: PeerSpec, lab: PeerLab, opened: Opened, run_id: str) -> Iterator[RunLoop]:
     events = Topic.at(lab.endpoints, f"{run_id}-events", spec.job.routers)
     results = Topic.at(lab.endpoints, f"{run_id}-results")
     reporter = Reporter(lab.say)
     with work_folder(lab.home, "peer-") as work:
         output = work / "results.parquet"
         traffic = Traffic(spec.workload, [events], results, output, reporter.second, as_lines=True)
-        system = CountingJob(spec, query(work, events, results), events, results)
+        system = CountingJob(spec, opened.query(spec, work, events, results), events, results)
         with tidied(system.close, traffic, lab.say):
             yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)
 

@@ -1,5 +1,8 @@
 """Other engines beside ours: what is impossible is refused before anything is started, and all points are one study."""
 
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 import small_store
@@ -9,7 +12,8 @@ from keyshift.experiment.scenario import ScaleTo, Shuffle
 from keyshift.model.errors import BadInput
 from keyshift.peers import counting, engines
 from keyshift.peers.counting import CountingJob, CountingQuery, Stopped
-from keyshift.peers.engines import ENGINES, Engine, measure_beside_engines
+from keyshift.peers.engines import ENGINES, Engine, measure_beside_engines, measure_engine
+from keyshift.peers.runs import Opened
 from keyshift.peers.spark_job import CountedByState
 from keyshift.peers.spark_run import spark_spec
 from keyshift.studies.study import Study
@@ -31,9 +35,8 @@ def nothing_starts(monkeypatch):
     def started(*told):
         pytest.fail("it was started")
 
-    for name, engine in ENGINES.items():
-        monkeypatch.setitem(ENGINES, name, Engine(engine.spec, started))
-    monkeypatch.setattr(engines, "collect", started)
+    for name in ("measure_engine", "collect"):
+        monkeypatch.setattr(engines, name, started)
 
 
 @pytest.mark.parametrize(
@@ -67,29 +70,47 @@ def test_a_spark_of_ones_own_is_refused_before_another_engine_has_run_for_minute
 
 
 def test_points_of_all_are_one_study(monkeypatch):
-    def measured(name):
-        spec = spark_spec("spark_state", SMALL)
-        return lambda *told: Study({name: [(small_store.run(1, name), {})]}, {name: spec})
+    def measured(spec, profile):
+        return Study({spec.peer: [(small_store.run(1, spec.peer), {})]}, {spec.peer: spec})
 
-    for name in ("spark_state", "spark_restart"):
-        monkeypatch.setitem(ENGINES, name, Engine(ENGINES[name].spec, measured(name)))
+    monkeypatch.setattr(engines, "measure_engine", measured)
     ours = Study({"fluid": []}, {}, {"fluid": "it died"})
     monkeypatch.setattr(engines, "collect", lambda specs, profile: ours if [*specs] == ["fluid"] else None)
     study = measure_beside_engines(FLUID, SMALL, ["spark_state", "spark_restart"])
     assert [*study.runs] == ["fluid", "spark_state", "spark_restart"] and study.died == {"fluid": "it died"}
 
 
+def test_an_engine_is_opened_once_for_all_repetitions(monkeypatch):
+    seen = []
+
+    @contextmanager
+    def opened(spec, lab, profile):
+        seen.append((spec.peer, profile))
+        yield Opened(Query, lambda each, lab, prepared: small_store.run(each.workload.seed, each.peer))
+        seen.append("closed")
+
+    lab = SimpleNamespace(store=SimpleNamespace(get_tables=lambda run_id: run_id))
+    monkeypatch.setattr(engines, "peer_lab", lambda profile: nullcontext(lab))
+    monkeypatch.setitem(ENGINES, "spark_state", Engine(spark_spec, opened))
+    study = measure_engine(spark_spec("spark_state", SMALL | {"repetitions": 2, "seed": 5}), "local")
+    assert seen == [("spark_state", "local"), "closed"]
+    assert [tables for _, tables in study.runs["spark_state"]] == [
+        small_store.run(n, "spark_state").run_id for n in (5, 6)
+    ]
+
+
 def test_only_what_goes_on_from_a_checkpoint_is_told_of_an_interval(monkeypatch):
     told = {}
-    for name in ("flink_restart", "flink_rescale"):
-        spec = ENGINES[name].spec
-        monkeypatch.setitem(
-            ENGINES, name, Engine(spec, lambda common, profile, name=name: told.update({name: common}) or Study({}, {}))
-        )
+
+    def measured(spec, profile):
+        told[spec.peer] = spec.job.snapshot_s
+        return Study({}, {})
+
+    monkeypatch.setattr(engines, "measure_engine", measured)
     ours = Study({"fluid": [(small_store.run(1, "fluid"), {})]}, {})
     monkeypatch.setattr(engines, "collect", lambda *told: ours)
     measure_beside_engines(FLUID, SMALL, ["flink_restart", "flink_rescale"], checkpoint_s=0.5)
-    assert told == {"flink_restart": SMALL, "flink_rescale": SMALL | {"snapshot_s": 0.5}}
+    assert told == {"flink_restart": 0, "flink_rescale": 0.5}
     with pytest.raises(BadInput, match=r"snapshot_s = 0: flink_rescale goes on from a checkpoint; .* as 2"):
         measure_beside_engines(FLUID, SMALL, ["flink_rescale"], checkpoint_s=0)
 

@@ -161,7 +161,7 @@ LATE = {
         (lambda flink: flink.execute("INSERT"), "Flink's gateway did not carry out 'INSERT' within 0.05 s"),
         (lambda flink: flink.await_running("j", 0.05), "Flink's job did not run within 0.05 s"),
         (lambda flink: flink.stop("j"), "could not be stopped with a savepoint: not within 0.05 s"),
-        (lambda flink: flink.rescale("j", 4, 0.05), "Flink's job does not run with 4 tasks 0.05 s after the request"),
+        (lambda flink: flink.rescale("j", 4, 0.05), "Flink's job did not run with 4 tasks within 0.05 s"),
     ],
 )
 def test_what_flink_has_not_done_in_time_is_named(client, monkeypatch, ask, words):
