@@ -25,10 +25,9 @@ from keyshift.driver import attempt, job, questions
 from keyshift.endpoints import Endpoints
 from keyshift.lab import backlog, recording, run_loop
 from keyshift.lab import run as lab_run
+from keyshift.lab.live import inbox, presence
 from keyshift.lab.live import journal as live_journal
-from keyshift.lab.live import presence
 from keyshift.lab.live import run as live_run
-from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.machine import bare_copy
 from keyshift.lab.run import Lab
 from keyshift.model.errors import ServiceUnavailable
@@ -118,7 +117,7 @@ def installed(world: World, failures: Failures, answer_s: float) -> Iterator[Non
             put(patch.object(JsonProcess, name, getattr(Helper, name), create=True))
         put(patch.object(JsonProcess, "bodies", Helper.bodies, create=True))
         put(patch.object(Asked, "world", world, create=True))
-        put(patch.object(Inbox.ask, "__defaults__", (answer_s,)))
+        put(patch.object(inbox, "ANSWER_S", answer_s))
         yield
 
 

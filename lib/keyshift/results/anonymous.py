@@ -9,7 +9,6 @@ import re
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -126,7 +125,6 @@ def _secrets() -> list[_Rule]:
     return [(re.escape(secret), "<hidden>") for secret in secrets]
 
 
-@cache
 def _of_machine() -> tuple[_Rule, ...]:
     """Rules for the names of this machine and its user."""
     names = {socket.gethostname(): "<host>", socket.gethostname().partition(".")[0]: "<host>"}

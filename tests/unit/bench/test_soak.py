@@ -3,8 +3,10 @@
 import contextlib
 import json
 import math
+import os
 from itertools import count, pairwise
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import typer
@@ -48,13 +50,9 @@ def test_what_is_drawn_can_be_asked_of_the_job():
 
 
 @pytest.mark.parametrize(("warm_up", "counts_from_s"), [(None, 54.0), (0.0, 0.0), (20.0, 20.0)])
-def test_the_first_part_of_a_life_is_as_long_as_it_is_asked_for(warm_up, counts_from_s, monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr(soak, "_home", lambda: contextlib.nullcontext(tmp_path))
-    monkeypatch.setattr(soak, "_soak", lambda home, values, profile, some, given: asked.append(given))
-    with pytest.raises(typer.Exit):
-        soak.main(hours=0.1, warm_up=warm_up)
-    assert asked[0]["warm_up_s"] == pytest.approx(counts_from_s)
+def test_the_first_part_of_a_life_is_as_long_as_it_is_asked_for(warm_up, counts_from_s, whole):
+    said, _ = whole(warm_up)
+    assert said["warm_up_s"] == pytest.approx(counts_from_s)
 
 
 def test_a_soak_needs_a_second_slot_for_state_to_move():
@@ -269,9 +267,9 @@ class ProcessWatch(contextlib.nullcontext):
 
 @pytest.fixture
 def whole(monkeypatch, tmp_path):
-    """The soak with all around it; gives what it has written down, and whether it is passed."""
+    """The command with all around it, for six minutes; gives what it has written down, and whether it is passed."""
 
-    def whole(**does):
+    def whole(warm_up=60.0, **does):
         class Whole(Job):
             def __init__(self, *given):
                 super().__init__()
@@ -289,9 +287,14 @@ def whole(monkeypatch, tmp_path):
             monkeypatch.setattr(Whole if hasattr(Whole, name) else Job, name, act)
         monkeypatch.setattr(soak, "SoakJob", Whole)
         monkeypatch.setattr(soak, "ProcessWatch", ProcessWatch)
-        given = {"seed": 1, "seconds": 3600.0, "warm_up_s": 60.0}
-        passed = soak._soak(tmp_path, dict(soak.LOAD), None, rounds(1, 100, 45, 4), given)
-        return json.loads((tmp_path / "summary.json").read_text()), passed
+        monkeypatch.setattr(soak, "Stack", mock.Mock())
+        monkeypatch.setattr(soak, "time", Clock())
+        home = tmp_path / str(len([*tmp_path.iterdir()]))
+        monkeypatch.setattr(soak.os, "environ", os.environ | {"KEYSHIFT_HOME": str(home)})
+        with pytest.raises(typer.Exit) as ended:
+            soak.main(hours=0.1, every=45.0, warm_up=warm_up)
+        [summary] = home.glob("soak/*/summary.json")
+        return json.loads(summary.read_text()), ended.value.exit_code == 0
 
     return whole
 
@@ -307,7 +310,8 @@ def test_a_soak_in_which_all_is_well_is_passed(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(soak.Soak, "run", lambda self, some, seconds: self.happened.append(happened()))
     said, passed = whole()
     assert passed and said["problems"] == [] and said["verdict"] == "ok" and len(said["rounds"]) == 1
-    assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
+    [picture] = tmp_path.glob("*/soak/*/soak.png")
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("where", ["start", "status", "stop"])

@@ -3,9 +3,12 @@
 import json
 import os
 import platform
+import signal
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from unittest import mock
 
 import psutil
@@ -29,8 +32,7 @@ from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import locked
 from keyshift.lab import environment
-from keyshift.lab.live.presence import Presence
-from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import silent
 from keyshift.services import processes
 from keyshift.traffic.topics import Topic
@@ -51,7 +53,7 @@ def test_a_token_that_no_request_can_have_is_refused_before_anything_is_started(
     with pytest.raises(BadInput, match=rf"{TOKEN}: character 4 .*printable ASCII") as refused:
         control_token()
     assert token not in str(refused.value)
-    monkeypatch.setattr(background, "_launched", mock.Mock(side_effect=AssertionError))
+    monkeypatch.setattr(background, "detached", mock.Mock(side_effect=AssertionError))
     with pytest.raises(BadInput, match=TOKEN):
         start(SMALL, silent)
     assert jobs.all() == []
@@ -203,7 +205,9 @@ def test_what_a_journal_has_is_read_by_who_goes_on_with_the_job_alone(jobs, gone
 
 
 @pytest.mark.parametrize("away", [False, True])
-def test_all_topics_of_a_job_that_is_forgotten_are_watched_for_as_long_as_its_frames_want(monkeypatch, away):
+def test_all_topics_of_a_job_that_is_forgotten_are_watched_for_as_long_as_its_frames_want(
+    jobs, gone, monkeypatch, away
+):
     """If Kafka is away, it is known from ZooKeeper whether the job runs."""
     told = []
 
@@ -212,11 +216,17 @@ def test_all_topics_of_a_job_that_is_forgotten_are_watched_for_as_long_as_its_fr
         if away:
             raise ServiceUnavailable("Kafka is away")
 
+    presence = mock.Mock(**{"return_value.await_none.side_effect": RunsElsewhere("there")})
+    endpoints = Endpoints("k:1", "z:1", "m:1", "a", "s")
     monkeypatch.setattr(Topic, "await_silence", await_silence)
-    monkeypatch.setattr(Presence, "await_none", lambda presence, say: told.append(presence._root))
-    left = Kept(run_id="2026-one", sources={"a": 1, "b": 2}, values={"frame_ms": 5000}, replicas=2)
-    forgetting._require_no_driver(Endpoints("k:1", "z:1", "m:1", "a", "s"), left, silent)
-    assert told == [(1, 5000.0), (2, 5000.0), "/keyshift/2026-one-r0"]
+    monkeypatch.setattr(forgetting, "Presence", presence)
+    monkeypatch.setattr(forgetting, "open_services", lambda *_, **__: nullcontext(endpoints))
+    jobs.write(file_of("one", gone))
+    keep(jobs, "one", sources={"a": 1, "b": 2}, values={"frame_ms": 5000}, replicas=2)
+    with pytest.raises(BadInput, match="there; stop it there"):
+        forget("one", silent)
+    presence.assert_called_once_with(endpoints, "2026-one-r0", "secret")
+    assert told == [(1, 5000.0), (2, 5000.0)]
 
 
 def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, gone):
@@ -255,8 +265,13 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
 
 def test_where_the_port_of_the_profile_is_taken_a_job_listens_at_another_one(jobs, monkeypatch, tmp_path):
     """Of a second job in one pod, or of one that a batch starts which tells its metrics there."""
-    said, launched = [], []
-    monkeypatch.setattr(background, "_launched", lambda listener, log: launched.append(listener.getsockname()[1]))
+    said, ports = [], []
+
+    def begin(*_, pass_fds, **__):
+        with socket.fromfd(*pass_fds, socket.AF_INET, socket.SOCK_STREAM) as listener:
+            ports.append(listener.getsockname()[1])
+
+    monkeypatch.setattr(background, "detached", begin)
     with listen() as taken:
         port = taken.getsockname()[1]
         (tmp_path / "place.yaml").write_text(f"control: {{port: {port}}}")
@@ -264,7 +279,7 @@ def test_where_the_port_of_the_profile_is_taken_a_job_listens_at_another_one(job
         for asked, error, why in ((0, AttributeError, "NoneType"), (port, BadInput, words)):  # at first no process
             with pytest.raises(error, match=why):
                 start(SMALL, said.append, profile=str(tmp_path / "place.yaml"), port=asked)
-    (other,) = launched
+    (other,) = ports
     assert said == [f"port {port} is taken, using {other}"]
 
 
@@ -306,32 +321,32 @@ def test_what_is_asked_in_words_is_checked_by_the_job_alone(monkeypatch, tmp_pat
         server.stop()
 
 
-def test_what_is_below_the_process_of_a_job_is_kept_apart_from_the_runs_of_who_has_started_it(monkeypatch, tmp_path):
-    script = "import subprocess; subprocess.run(['sleep', '600'])"
-    begin = lambda *_, **__: subprocess.Popen([sys.executable, "-c", script])  # noqa: E731
-    monkeypatch.setattr(background, "detached", begin)
-    monkeypatch.setattr(processes, "_apart", [])
-    with listen() as listener, background._launched(listener, tmp_path / "log") as process:
-        job = psutil.Process(process.pid)
-        assert wait_until(job.children, 60)
-        below = job.children()
-        assert processes.apart() == {job, *below} <= set(processes.all_below())
-        processes.kill([job, *below])
-    assert processes.apart() == set()
-
-
 def process_of(monkeypatch, script):
     """Instead of a job's process one that does what ``script`` says; gives the list of those that were started."""
     started = []
 
-    def launched(listener, log):
-        with open(log, "wb") as sink:
-            started.append(subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stderr=sink))
+    def begin(program, *rest, **how):
+        started.append(processes.detached([sys.executable, "-c", script], *rest, **how))
         return started[-1]
 
-    monkeypatch.setattr(background, "_launched", launched)
+    monkeypatch.setattr(background, "detached", begin)
     monkeypatch.setattr(environment, "require_java", lambda: None)
     return started
+
+
+def test_what_is_below_the_process_of_a_job_is_kept_apart_from_the_runs_of_who_has_started_it(jobs, monkeypatch):
+    started = process_of(monkeypatch, "import subprocess; subprocess.run(['sleep', '600'])")
+    ready = {"return_value.status.return_value": {"state": "running"}}
+    monkeypatch.setattr(background, "Client", mock.Mock(**ready))
+    before = processes.apart()
+    start(SMALL, silent)
+    with started[0] as process:
+        job = psutil.Process(process.pid)
+        assert wait_until(job.children, 60)
+        both = {job, *job.children()}
+        assert processes.apart() - before == both <= set(processes.all_below())
+        processes.kill(both)
+    assert not processes.apart() & both
 
 
 @pytest.mark.parametrize(("status", "kind"), [(2, BadInput), (3, KeyshiftError)])
@@ -425,35 +440,25 @@ def test_a_migration_that_does_not_come_to_its_end_has_failed_and_it_is_said_why
     assert str(failed.value) == f"the migration of counter to 4 slots {words}"
 
 
-def test_a_start_that_fails_leaves_the_entry_to_the_job_that_has_its_name_now(jobs, gone):
-    class Process:
-        def terminate(self):
-            jobs.write(file_of("one"))
-
-        def wait(self):
-            pass
-
-    for before, left in ((file_of("one", gone), "one"), (file_of("one"), None)):
-        jobs.write(before)
-        failed = background._ended_otherwise(jobs, before, Process(), print, jobs.naming())
-        with pytest.raises(KeyshiftError, match="died"), failed:
-            raise KeyshiftError("it died")
-        assert (jobs.read("one") and jobs.read("one").name) == left
+def test_a_start_that_fails_leaves_the_entry_to_the_job_that_has_its_name_now(jobs, monkeypatch):
+    process_of(monkeypatch, "raise SystemExit(3)")
+    monkeypatch.setattr(subprocess.Popen, "terminate", lambda process: jobs.write(file_of("one")))
+    with pytest.raises(KeyshiftError, match="job one did not start"):
+        start(SMALL, silent, "one")
+    assert jobs.read("one") == file_of("one")
 
 
-def test_nobody_takes_the_name_of_a_job_while_its_entry_goes(jobs, gone, monkeypatch):
+def test_nobody_takes_the_name_of_a_job_while_its_entry_goes(jobs, monkeypatch):
     """That one's would go: nobody could stop or resume it any more."""
     tried = []
 
-    def remove(job):
+    def remove(jobs, job):
         with pytest.raises(ServiceUnavailable), locked(jobs.home / "jobs" / ".lock", "another start", silent, 0.0):
             tried.append("taken")
         tried.append(job.name)
 
-    monkeypatch.setattr(jobs, "remove", remove)
-    job, process = file_of("one", gone), mock.Mock()
-    jobs.write(job)
-    failed = background._ended_otherwise(jobs, job, process, print, jobs.naming())
-    with pytest.raises(KeyshiftError, match="died"), failed:
-        raise KeyshiftError("it died")
-    assert tried == ["one"] and process.terminate.called
+    monkeypatch.setattr(Jobs, "remove", remove)
+    started = process_of(monkeypatch, "import time; print('starting'); time.sleep(600)")
+    with pytest.raises(KeyboardInterrupt):
+        start(SMALL, mock.Mock(side_effect=KeyboardInterrupt), "one")
+    assert tried == ["one"] and started[0].returncode == -signal.SIGTERM

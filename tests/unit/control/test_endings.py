@@ -11,6 +11,8 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import psutil
 import pytest
@@ -626,14 +628,20 @@ def _(world, monkeypatch):
         return "\n".join(job.said)
 
 
+def asked_for(act):
+    """A command that does this."""
+    return SimpleNamespace(carry_out=lambda controls: act())
+
+
 @brings_about("a request finds the query dead")
 def _(world, monkeypatch):
+    monkeypatch.setattr(inbox, "wait", waits := mock.Mock(wraps=inbox.wait))  # behind what was asked is in the inbox
     with live_job(monkeypatch, live_spec(VALUES)) as job:
         reached, go_on, told = threading.Event(), threading.Event(), {}
 
-        def ask(name, act):
+        def ask(name, command):
             try:
-                told[name] = act()
+                told[name] = job.do(command)
             except KeyshiftError as error:
                 told[name] = error
 
@@ -643,23 +651,18 @@ def _(world, monkeypatch):
             job.inner.dies.append("killed")
             job.inner.check()
 
-        asked = {
-            "dies": lambda: job._run.inbox.ask(dies),
-            "rate": lambda: job.do(Rate(rate=5)),
-            "cancel": lambda: job.do(Cancel()),
-            "stop": job.stop,
-        }
+        asked = {"dies": asked_for(dies), "rate": Rate(rate=5), "cancel": Cancel()}
         threads = [threading.Thread(target=ask, args=each) for each in asked.items()]
-        for number, thread in enumerate(threads):
+        for number, thread in enumerate(threads, 1):
             thread.start()
             assert reached.wait(WAIT_S)  # nobody looks from now on
-            assert number == 3 or wait_until(lambda number=number: len(job._run.inbox) == number, WAIT_S)
-        assert wait_until(lambda: job._run.stop_wanted, WAIT_S)
+            assert wait_until(lambda number=number: waits.call_count == number, WAIT_S)
+        job.begin_stop()
         go_on.set()
         for thread in threads:
             thread.join(WAIT_S)
-        answers = {"rate": {"rate": 5.0}, "cancel": {"cancelled": True}, "stop": job.manifest}
-        assert told == answers | {"dies": told["dies"]}
+        assert told == {"rate": {"rate": 5.0}, "cancel": {"cancelled": True}, "dies": told["dies"]}
+        assert job.ended.wait(WAIT_S) and job.state == "ended"
         assert job.inner.calls == ["start", "recover"]
         assert job.traffic.told[-2:] == [("change_rate", 5.0, "events"), ("end_load",)]
         return str(told["dies"])
@@ -670,19 +673,22 @@ def _(world, monkeypatch):
     assert inbox.ANSWER_S == 110
     with live_job(monkeypatch, live_spec(VALUES)) as job:
         begun, go_on, over, done = threading.Event(), threading.Event(), threading.Event(), []
-        holding = threading.Thread(target=lambda: job._run.inbox.ask(lambda: begun.set() or go_on.wait(WAIT_S)))
+        holds = asked_for(lambda: begun.set() or go_on.wait(WAIT_S))
+        holding = threading.Thread(target=job.do, args=(holds,))
         holding.start()
         assert begun.wait(WAIT_S)
-        with pytest.raises(ServiceUnavailable, match=r"the job did not come to it within 0\.2 s, nothing") as failed:
-            job._run.inbox.ask(lambda: done.append(1), 0.2)
 
         def still_at_it():
             with pytest.raises(ServiceUnavailable) as told:
-                job._run.inbox.ask(lambda: over.wait(WAIT_S), 0.2)
+                job.do(asked_for(lambda: over.wait(WAIT_S)))
             return "the job is still at it after" in str(told.value)
 
-        go_on.set()
-        assert wait_until(still_at_it, WAIT_S)
+        with monkeypatch.context() as patch:
+            patch.setattr(inbox, "ANSWER_S", 0.2)
+            with pytest.raises(ServiceUnavailable, match=r"did not come to it within 0\.2 s, nothing") as failed:
+                job.do(asked_for(lambda: done.append(1)))
+            go_on.set()
+            assert wait_until(still_at_it, WAIT_S)
         over.set()
         holding.join(WAIT_S)
         job.do(Cancel())

@@ -1,6 +1,7 @@
 """A job as a notebook sees it: found, asked, watched and stopped over HTTP; its system is a stand-in."""
 
 import contextlib
+import threading
 from unittest import mock
 
 import pytest
@@ -243,16 +244,20 @@ def test_a_page_does_not_look_any_more_when_its_cell_has_run_again(explorer, pag
     assert page.said.value == "job explore runs: keycount, fluid"
 
 
-def test_what_is_refused_is_said_in_one_line(explorer, page, job):
+def test_what_is_refused_is_said_in_one_line(page, job, monkeypatch):
     press = page.buttons
     press["start"].click()
     assert wait_until(lambda: not press["scale"].disabled, DEADLINE_S)
     page.given["scale"]["slots"].value = "9"
     press["scale"].click()
     assert says(page, "slots = 9: 4 are provisioned")
-    with explorer._busy:
-        press["stop"].click()
-        assert says(page, "starts or stops already")
+    stopped = threading.Event()
+    with monkeypatch.context() as slow:
+        slow.setattr(job, "stop", stop := mock.Mock(side_effect=lambda say: stopped.wait(DEADLINE_S)))
+        for _ in range(2):
+            press["stop"].click()
+        assert says(page, "starts or stops already") and wait_until(lambda: stop.called, DEADLINE_S)
+        stopped.set()
     assert job.runs
 
 

@@ -4,6 +4,7 @@ from pydantic import Field
 from keyshift.forecast import cost
 from keyshift.forecast.cost import cpu_us_per_event, event_cpu_us, event_us, more_cpu_us
 from keyshift.workloads import workloads
+from keyshift.workloads.alone import StageAlone
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.keyed import Grouped
 from keyshift.workloads.nexmark import Nexmark
@@ -32,25 +33,34 @@ def test_the_cost_of_an_event_is_the_cpu_time_of_the_second_half_by_its_events(n
 def test_rows_of_timers_reach_the_last_stage(query, monkeypatch):
     workload = Nexmark(key_groups=8, query=query, window_ms=40, slide_ms=20, delay_ms=5, auction_ms=20)
     seen = []
-    process = cost._results
+    process = StageAlone.process
 
-    def watched(alone, given, watermark):
-        results = process(alone, given, watermark)
+    def watched(alone, events):
+        results = process(alone, events)
         if alone.stage is workload.stages[-1]:
-            seen.extend(results)
+            seen.append(results)
         return results
 
-    monkeypatch.setattr(cost, "_results", watched)
+    monkeypatch.setattr(StageAlone, "process", watched)
     assert cpu_us_per_event(workload, frames=8) > 0
     assert sum(result["kind"].to_pylist().count(1) for result in seen) > 5
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The workloads that are measured: an event takes 5 µs, and 7 with 17 keys. What is measured is kept for the whole
+    process: were something below that replaced, other tests would get what this one has measured.
+    """
+    found = []
+    costs = lambda workload: found.append(workload) or (7.0 if workload.keys == 17 else 5.0)  # noqa: E731
+    monkeypatch.setattr(cost, "_computation_us", costs)
+    return found
 
 
 @pytest.mark.parametrize(
     ("state_bytes", "keys"), [(1024, 4096), (16 << 10, 4096), (1 << 20, 64), (4 << 20, 16), (1 << 26, 1)]
 )
-def test_an_event_is_measured_with_64_mib_of_payloads_at_the_most(state_bytes, keys, monkeypatch):
-    measured = []
-    monkeypatch.setattr(cost, "_computation_us", lambda workload: measured.append(workload) or 5.0)
+def test_an_event_is_measured_with_64_mib_of_payloads_at_the_most(state_bytes, keys, measured):
     assert event_us(KeyCount(keys=20_000, key_groups=2048, state_bytes=state_bytes)) == 5.0
     assert [each.keys for each in measured] == [keys]
 
@@ -68,25 +78,23 @@ class ManyKeys(KeyCount):
 @pytest.mark.parametrize(
     ("own", "alone", "cost_us"), [(Plain(), Plain(), 5.0), (ManyKeys(work_us=500), ManyKeys(work_us=0), 505.0)]
 )
-def test_parameters_of_ones_own_stay_unless_less_of_them_is_possible(own, alone, cost_us, monkeypatch):
-    measured = []
-    monkeypatch.setattr(cost, "_computation_us", lambda workload: measured.append(workload) or 5.0)
+def test_parameters_of_ones_own_stay_unless_less_of_them_is_possible(own, alone, cost_us, measured):
     assert event_us(own) == cost_us
     assert measured == [alone]
 
 
 @pytest.mark.parametrize(("by", "cpu_us"), [("waiting", 5.0), ("spinning", 505.0)])
-def test_an_event_that_waits_takes_its_slot_and_no_core(by, cpu_us, monkeypatch):
-    monkeypatch.setattr(cost, "_computation_us", lambda workload: 5.0)
+@pytest.mark.usefixtures("measured")
+def test_an_event_that_waits_takes_its_slot_and_no_core(by, cpu_us):
     workload = KeyCount(work_us=500, work_by=by)
     assert (event_us(workload), event_cpu_us(workload)) == (505.0, cpu_us)
 
 
-def test_what_computes_the_same_is_not_measured_to_be_compared(monkeypatch):
-    monkeypatch.setattr(cost, "_computation_us", {KeyCount(keys=16, seed=1): 7.0, KeyCount(keys=4096, seed=1): 5.0}.get)
-    many, few = KeyCount(keys=50_000, seed=3), KeyCount(keys=16, seed=3)
+def test_what_computes_the_same_is_not_measured_to_be_compared(measured):
+    many, few = KeyCount(keys=50_000, seed=3), KeyCount(keys=17, seed=3)
     assert (more_cpu_us(few, many), more_cpu_us(many, few)) == (2.0, 0.0)
-    monkeypatch.delattr(cost, "_computation_us")
+    assert {*measured} == {KeyCount(keys=17, seed=1), KeyCount(keys=4096, seed=1)}
+    measured.clear()
     assert more_cpu_us(many, KeyCount(keys=9000)) == 0.0
     work = {"work_by": "spinning", "keys": 9000}
-    assert more_cpu_us(KeyCount(work_us=500, **work), KeyCount(**work)) == 500.0
+    assert more_cpu_us(KeyCount(work_us=500, **work), KeyCount(**work)) == 500.0 and not measured

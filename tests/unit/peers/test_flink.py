@@ -76,7 +76,7 @@ def test_another_interrupt_waits_until_its_processes_have_ended(tmp_path, no_jav
         ended.extend(some)
 
     monkeypatch.setattr(flink.processes, "stop", interrupted)
-    monkeypatch.setattr(flink, "_await", lambda *told: None)
+    monkeypatch.setattr(flink.FlinkClient, "ready", lambda client, slots: True)
     monkeypatch.setattr(flink.FlinkClient, "version", lambda client: "2")
     with pytest.raises(KeyboardInterrupt), flink.flink(tmp_path, 2, silent):
         raise KeyboardInterrupt

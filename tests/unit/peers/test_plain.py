@@ -1,7 +1,10 @@
 """The job without support for migration: its tasks in this process, judged by the verdict; and what is refused."""
 
 import json
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -10,7 +13,7 @@ import pyspark
 import pytest
 import small_store
 
-from bench.plain import counting
+from bench.plain import ShortestJob
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Shuffle
 from keyshift.experiment.spec import make_spec
@@ -30,9 +33,11 @@ ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 BEGIN_US = 1_700_000_000_000_000
 
 
-def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30, answering=plain_job.operating):
+def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30, kind=plain_job.PlainJob):
     """What the job answers: its events and results, as the verdict takes them, and the frames that told of them."""
-    config = job_config(spec, "plain", ENDPOINTS, None)
+    config, tasks = job_config(spec, "plain", ENDPOINTS, None), {}
+    monkeypatch.setattr(plain_job, "start_query", lambda *_, **given: tasks.update(given))
+    kind(None, config, Path(), 60.0, mock.Mock()).begin()
     source, routed, offered, told = config.make_source(), {slot: [] for slot in range(config.slots)}, [], []
     for router in range(config.routers):
         partition = source.partition(router)
@@ -47,7 +52,7 @@ def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30, answering=p
             told.append({"router": router, "offset": offset, "events": events.num_rows, "watermark": 0})
         columns = [pa.array(column) for column in zip(*rows, strict=True)]
         batch = pa.RecordBatch.from_arrays(columns, ["partition", "offset", "value"])
-        for some in plain_job._router(config)(iter([batch])):
+        for some in tasks["router"](iter([batch])):
             for slot, value in zip(*some.to_pydict().values(), strict=True):
                 routed[slot].append(value)
     results, markers = [], []
@@ -55,7 +60,7 @@ def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30, answering=p
         here = SimpleNamespace(get=lambda slot=slot: SimpleNamespace(partitionId=lambda: slot))
         monkeypatch.setattr(pyspark, "TaskContext", here)
         given = pa.RecordBatch.from_arrays([pa.array(values)], ["value"])
-        for batch in plain_job._slot(config, answering)(iter([given])):
+        for batch in tasks["slot"](iter([given])):
             for value in batch.column(0):
                 made, said = frames.decode(value.as_buffer(), plain_job.result_schema(config.make_stage()))
                 results.append(made.to_pandas().assign(slot=slot, log_offset=len(results), arrived_us=BEGIN_US))
@@ -86,7 +91,7 @@ def test_its_answers_are_those_of_a_sequential_run_and_come_from_the_owner(given
 
 def test_the_shortest_counter_of_the_benchmark_counts_as_keycount_does(monkeypatch):
     given = COUNT | {"key_groups": 8}
-    _, events, results, _ = answered(make_spec(given), monkeypatch, answering=counting)
+    _, events, results, _ = answered(make_spec(given), monkeypatch, kind=ShortestJob)
     assert len(results) == len(events) == 240
     assert not list(wrong_results(KeyCounts(events["key"]), results))
 
@@ -144,7 +149,7 @@ def test_without_state_it_may_last_as_long_as_it_likes():
 
 
 def test_what_is_not_possible_is_refused_before_anything_is_started(monkeypatch, tmp_path):
-    for name in ("_measure_plain", "collect"):
+    for name in ("require_no_spark", "collect"):
         monkeypatch.setattr(plain_run, name, lambda *told, **how: pytest.fail("it was started"))
     with pytest.raises(BadInput, match="fluidd"):
         measure_beside_plain({"one": {"strategy": "fluidd"}}, SMALL)
@@ -156,12 +161,15 @@ def test_what_is_not_possible_is_refused_before_anything_is_started(monkeypatch,
         measure_beside_plain({"one": {"strategy": "fluid"}}, SMALL, str(profile))
 
 
-def test_points_of_both_are_one_study_and_without_any_of_its_own_nothing_else_is_started(monkeypatch):
+def test_points_of_both_are_one_study_and_without_any_of_its_own_nothing_else_is_started(monkeypatch, tmp_path):
     ended, given = (small_store.run(1, NAME), {}), []
     other = Study({"fluid": [ended]}, {"fluid": plain_spec(SMALL)})
+    lab = SimpleNamespace(home=tmp_path, say=print, store=None)
     monkeypatch.setattr(plain_run, "collect", lambda *told: other)
-    measured = lambda specs, *told: given.append(specs) or Study({NAME: []}, specs)  # noqa: E731
-    monkeypatch.setattr(plain_run, "_measure_plain", measured)
+    monkeypatch.setattr(plain_run, "require_no_spark", lambda: None)
+    monkeypatch.setattr(plain_run, "peer_lab", lambda profile: nullcontext(lab))
+    monkeypatch.setattr(plain_run, "local_spark", lambda *told: nullcontext())
+    monkeypatch.setattr(plain_run, "repeated", lambda specs, *told: given.append(specs) or Study({NAME: []}, specs))
     assert [*measure_beside_plain({"fluid": {"strategy": "fluid"}}, SMALL).runs] == [NAME, "fluid"]
     assert [*measure_beside_plain({"fluid": {"strategy": "fluid"}}, SMALL, plain={}).runs] == ["fluid"]
     assert [[*specs] for specs in given] == [[NAME]]

@@ -120,11 +120,15 @@ def java(folder, does):
 
 def test_a_jvm_of_spark_that_was_there_before_is_not_the_jobs(recorded, monkeypatch, tmp_path):
     """PySpark keeps it behind the last session, for as long as the process lasts."""
-    seen = []
+    seen, asked = [], []
+
+    def around():
+        asked.append(run.services())
+        return asked[-1]
 
     def execute():
-        with Sampler(run.services) as sampler:
-            assert wait_until(lambda: sampler._looks, 60.0)  # its rows are its thread's until the end of the block
+        with Sampler(around) as sampler:
+            assert wait_until(lambda: len(asked) > 1, 60.0)  # it looks, and has rows of that at the end of the block
         seen.extend(sampler.rows)
         raise KeyshiftError("it is over")
 

@@ -2,9 +2,10 @@
 
 import shlex
 import subprocess
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from pyspark import SparkContext
 
 from keyshift.driver.spark import archived_classes
 from keyshift.model.errors import ServiceUnavailable
@@ -47,11 +48,13 @@ def written(monkeypatch):
                 archive.write_bytes(content)
                 archive.chmod(0o400)  # all that Spark writes is private
             log.write_text("no space left\n")
-            return SimpleNamespace(stop=lambda: None)
+            return Mock()
 
         monkeypatch.setattr(class_archive, "session", session)
-        monkeypatch.setattr(class_archive, "_rehearse", lambda spark, checkpoint: None)
-        monkeypatch.setattr(class_archive, "_end_jvm", lambda: status)
+        monkeypatch.setattr(class_archive, "dataflow", Mock())
+        monkeypatch.setattr(class_archive, "wait_until", Mock())  # its query has worked
+        monkeypatch.setattr(class_archive, "forget_jvm", Mock())
+        monkeypatch.setattr(SparkContext, "_gateway", Mock(**{"proc.wait.return_value": status}))
         class_archive.make(folder)
 
     return make

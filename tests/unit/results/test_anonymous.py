@@ -6,7 +6,6 @@ import socket
 
 import pytest
 
-from keyshift.results import anonymous as module
 from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
 
 
@@ -100,13 +99,7 @@ def test_an_image_in_a_text_is_not_damaged():
     assert anonymous(text) == f'<img src="{image}"> from <path>'
 
 
-@pytest.fixture
-def elsewhere(monkeypatch):
-    """The names of this machine and its user are asked for each time."""
-    monkeypatch.setattr(module, "_of_machine", module._of_machine.__wrapped__)
-
-
-def test_the_names_of_this_machine_and_of_its_user_go_but_not_ours(elsewhere, monkeypatch):
+def test_the_names_of_this_machine_and_of_its_user_go_but_not_ours(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "ada-laptop.home")
     monkeypatch.setattr(getpass, "getuser", lambda: "ada")
     assert anonymous("ada at ada-laptop, ada-laptop.home") == "<user> at <host>, <host>"

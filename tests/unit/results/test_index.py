@@ -1,23 +1,27 @@
 """The index of a store: a list of runs is right whatever became of the index, and reads manifests only once."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_store import result_store, run, tables
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.results.index import MOST
+from keyshift.results import index
 from memory_bucket import MemoryBucket, s3_error
 
 TABLES = tables(seconds=2, per_s=2)
 
 
 class Counting(MemoryBucket):
-    """Counts the manifests that are read. ``refuses``: it writes and removes nothing below that."""
+    """Counts the manifests that are read. ``refuses``: it writes and removes nothing below that; ``ends``: whoever
+    removes an object is killed behind that.
+    """
 
     def __init__(self):
         super().__init__()
-        self.manifests, self.refuses = 0, "nothing"
+        self.manifests, self.refuses, self.ends = 0, "nothing", False
 
     def put_object(self, bucket, name, data, length, part_size):
         if name.startswith(self.refuses):
@@ -28,6 +32,9 @@ class Counting(MemoryBucket):
         if name.startswith(self.refuses):
             raise s3_error("AccessDenied")
         super().remove_object(bucket, name)
+        if self.ends:
+            self.ends = False
+            raise KeyboardInterrupt
 
     def get_object(self, bucket, name, offset=0, length=0):
         self.manifests += name.endswith("manifest.json")
@@ -75,8 +82,8 @@ def test_runs_from_before_the_index_are_read_once(store, client):
 
 
 def test_many_objects_become_one_page_and_no_row_is_lost(store, client):
-    expected = [put(store, number) for number in range(MOST + 5)]
-    assert len(client.index()) == MOST + 5
+    expected = [put(store, number) for number in range(index.MOST + 5)]
+    assert len(client.index()) == index.MOST + 5
     client.manifests = 0
     assert ids(store) == expected[::-1]
     assert len(client.index()) == 1
@@ -90,7 +97,7 @@ def put(store, number):
 
 def test_writers_and_readers_at_the_same_time_lose_nothing(store, client):
     """Two readers put the same objects into a page while a writer adds a run."""
-    for number in range(MOST + 1):
+    for number in range(index.MOST + 1):
         put(store, number)
     other, late = result_store(client), []
     listing = client.list_objects
@@ -103,10 +110,10 @@ def test_writers_and_readers_at_the_same_time_lose_nothing(store, client):
         return found
 
     client.list_objects = meanwhile
-    assert len(ids(store)) == MOST + 1, "the folders as they were"
+    assert len(ids(store)) == index.MOST + 1, "the folders as they were"
     client.manifests = 0
     assert ids(store)[0] == late[0]
-    assert len(ids(other)) == MOST + 2
+    assert len(ids(other)) == index.MOST + 2
     assert client.manifests == 0
 
 
@@ -121,16 +128,10 @@ def test_a_run_that_is_deleted_by_half_is_listed_only_if_its_manifest_is_there(s
     assert len(ids(store)) == len(ids(store)) == left
 
 
-def test_a_run_is_deleted_from_a_store_that_is_full_and_again_after_ctrl_c(store, client, monkeypatch):
+def test_a_run_is_deleted_from_a_store_that_is_full_and_again_after_ctrl_c(store, client):
     stored = store.put_run(run(), tables()).run_id
-    client.refuses = "runs-index/"
-
-    def interrupted(bucket, name):
-        MemoryBucket.remove_object(client, bucket, name)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(client, "remove_object", interrupted)
+    client.refuses, client.ends = "runs-index/", True
+    with pytest.raises(KeyboardInterrupt):
         store.delete_run(stored)
     assert ids(store) == [stored]
     assert "manifest.json" in store.delete_run(stored)
@@ -157,7 +158,7 @@ def test_an_index_that_cannot_be_written_or_a_manifest_that_cannot_be_read_hides
     assert store.list_runs()["status"].tolist() == ["ok"]
 
 
-ACTS = st.sampled_from(["put", "delete", "half", "list", "lose", "page", "files"])
+ACTS = st.sampled_from(["put", "delete", "half", "list", "lose", "page", "torn", "files"])
 
 
 @settings(max_examples=60, deadline=None)
@@ -174,15 +175,21 @@ def test_whatever_is_done_the_list_has_the_runs_that_have_a_manifest(acts):
             store.delete_run(run_id)
             del spikes[which]
         elif act == "half" and there:  # killed behind the manifest
-            store._index.forget(run_id)
-            del client.objects[f"runs/{run_id}/manifest.json"], spikes[which]
+            client.ends = True
+            with pytest.raises(KeyboardInterrupt):
+                store.delete_run(run_id)
+            del spikes[which]
         elif act == "files" and not there:  # killed before it
             client.objects[f"runs/{run_id}/latency.parquet"] = b""
         elif act == "lose":
             for name in client.index():
                 del client.objects[name]
-        elif act == "page":
-            store._index._write({run_id: (0, known) for run_id, known in store._index.rows([run_id]).items()})
+        elif act in ("page", "torn"):  # killed before all that is in the page has gone
+            client.ends = act == "torn"
+            with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
+                patch.setattr(index, "MOST", 0)
+                store.list_runs()
+            client.ends = False
         else:
             store.list_runs()
     listed = store.list_runs()

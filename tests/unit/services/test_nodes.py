@@ -1,16 +1,15 @@
 """Kafka and ZooKeeper of one node and of three: what they are told, where they are found, and what is refused."""
 
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from keyshift.folders import MIB
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.services import kafka
 from keyshift.services import stack as stacks
-from keyshift.services.embedded import EmbeddedService
-from keyshift.services.kafka import Kafka
+from keyshift.services.kafka import Kafka, cluster_id
 from keyshift.services.service import HOST, ServiceNode
 from keyshift.services.stack import STORE, Stack
 from keyshift.services.zookeeper import ZooKeeper
@@ -20,9 +19,14 @@ OF_THREE = [ServiceNode(number, (HOST,) * 3) for number in (1, 2, 3)]
 
 @pytest.fixture(autouse=True)
 def unformatted(monkeypatch):
-    """What formats Kafka's folder is not there; it keeps whose folder it is."""
+    """What formats Kafka's folder is not there; it keeps the id of the cluster."""
     formatted: list[str] = []
-    monkeypatch.setattr(Kafka, "_format", lambda self, program, file, voters, cancel: formatted.append(voters))
+
+    def run_to_end(command, *_, **__):
+        formatted.append(command[command.index("-t") + 1])
+        return 0
+
+    monkeypatch.setattr(kafka, "run_to_end", run_to_end)
     return formatted
 
 
@@ -51,7 +55,7 @@ def test_three_brokers_vote_with_each_other_and_keep_two_copies_at_least(tmp_pat
         inner = ("transaction.state.log", "share.coordinator.state.topic")
         assert {told[f"{topic}.replication.factor"] for topic in ("offsets.topic", *inner)} == {"3"}
         assert {told[f"{topic}.min.isr"] for topic in inner} == {"2"}
-    assert unformatted == [voters] * 3  # of which the id of their cluster is made
+    assert unformatted == [cluster_id(voters)] * 3
 
 
 def test_a_broker_that_is_alone_is_told_what_it_always_was(tmp_path, unformatted):
@@ -60,7 +64,7 @@ def test_a_broker_that_is_alone_is_told_what_it_always_was(tmp_path, unformatted
     assert command[-1] == "conf/kafka.properties"
     assert told["offsets.topic.replication.factor"] == told["transaction.state.log.min.isr"] == "1"
     assert not {"min.insync.replicas", "broker.session.timeout.ms"} & told.keys()
-    assert unformatted == [""]
+    assert len({*unformatted, cluster_id(told["controller.quorum.voters"])}) == 2, "an id of its own"
 
 
 def test_three_servers_are_an_ensemble_whose_limits_do_not_shrink_with_the_tick(tmp_path):
@@ -83,22 +87,25 @@ def test_three_servers_are_an_ensemble_whose_limits_do_not_shrink_with_the_tick(
 
 
 @pytest.mark.parametrize(("session_ms", "tick"), [(500, 100), (100, 20), (20, 4)])
-def test_the_shortest_session_of_zookeeper_has_five_ticks(tmp_path, session_ms, tick):
-    [zookeeper] = [each._service for each in Stack(tmp_path, session_ms=session_ms)._services if "zoo" in each.name]
-    ((told, _),) = configured(tmp_path, [zookeeper])
+def test_the_shortest_session_of_zookeeper_has_five_ticks(tmp_path, monkeypatch, session_ms, tick):
+    made: list[ZooKeeper] = []
+    monkeypatch.setattr(stacks, "ZooKeeper", lambda home, **how: made.append(ZooKeeper(home, **how)) or made[0])
+    Stack(tmp_path, session_ms=session_ms)
+    ((told, _),) = configured(tmp_path, made)
     assert told["tickTime"] == str(tick)
 
 
-def test_a_stack_of_three_nodes_has_three_of_each_but_of_minio_and_lists_them_all(tmp_path):
-    stack = Stack(tmp_path, ports={"kafka": 20_001}, nodes=3)
+def test_a_stack_of_three_nodes_has_three_of_each_but_of_minio_and_lists_them_all(started):
+    stack = started.make(3, ports={"kafka": 20_001})
     names = [f"{name}-{number}" for name in ("kafka", "zookeeper") for number in (1, 2, 3)]
-    endpoints, addresses = stack._endpoints(), {status.service: status.address for status in stack.status()}
+    addresses, endpoints = {status.service: status.address for status in stack.status()}, stack.up()
     assert [*addresses] == [*names, "minio"]
     assert [*addresses.values()] == f"{endpoints.kafka},{endpoints.zookeeper},{endpoints.minio}".split(",")
     assert endpoints.kafka == "127.0.0.1:20001,127.0.0.1:19102,127.0.0.1:19112"
     assert endpoints.zookeeper == "127.0.0.1:12181,127.0.0.1:12191,127.0.0.1:12201"
     assert (endpoints.minio, endpoints.replication) == ("127.0.0.1:19000", 3)
-    assert Stack(tmp_path)._endpoints().replication == 1
+    started.lives.clear()
+    assert started.make(1).up().replication == 1
 
 
 @pytest.mark.parametrize("nodes", [0, 2, 4])
@@ -108,17 +115,12 @@ def test_another_number_of_nodes_is_refused(tmp_path, nodes):
 
 
 @pytest.fixture
-def started(tmp_path, monkeypatch):
+def started(tmp_path, lives, monkeypatch):
     """Makes stacks of one folder; ``lives`` names those of its services that do, and it has memory for all."""
-    lives: set[str] = set()
     memory = SimpleNamespace(free=64 << 30)
     monkeypatch.setattr(stacks.limits, "memory", lambda: memory)
-    monkeypatch.setattr(stacks, "require_java", lambda: None)
-    monkeypatch.setattr(EmbeddedService, "process", property(lambda self: self.name in lives or None))
-    state = lambda self, patience_s: ("running" if self.name in lives else "stopped", None)  # noqa: E731
-    monkeypatch.setattr(EmbeddedService, "state", state)
-    monkeypatch.setattr(Stack, "_start", lambda self, services, say: lives.update(each.name for each in services))
-    return SimpleNamespace(lives=lives, memory=memory, make=lambda nodes=None: Stack(Path(tmp_path), nodes=nodes))
+    make = lambda nodes=None, **how: Stack(tmp_path, nodes=nodes, **how)  # noqa: E731
+    return SimpleNamespace(lives=lives, memory=memory, make=make)
 
 
 def test_whoever_does_not_say_how_many_nodes_finds_those_that_were_started(started):
@@ -138,28 +140,20 @@ def test_services_that_run_with_another_number_of_nodes_are_left_alone(started):
 
 
 @pytest.mark.parametrize("reader_first", [True, False])
-def test_the_last_command_stops_all_nodes_also_if_its_profile_has_another_number(started, monkeypatch, reader_first):
+def test_the_last_command_stops_all_nodes_also_if_its_profile_has_another_number(started, reader_first):
     """Whoever reads the store alone uses the MinIO of whatever runs."""
-    stopped = []
-
-    def stop(stack, services, say):
-        stopped.extend(each.name for each in services if each.name in started.lives)
-        started.lives.clear()
-
-    monkeypatch.setattr(Stack, "_stop", stop)
     reader, three = started.make(1).used(needs=STORE), started.make(3).used()
     first, last = (reader, three) if reader_first else (three, reader)
     first.__enter__()
     last.__enter__()
     first.__exit__(None, None, None)
     nodes = [f"{kind}-{number}" for kind in ("kafka", "zookeeper") for number in (1, 2, 3)]
-    assert started.lives == {*nodes, "minio"} and not stopped
+    assert started.lives == {*nodes, "minio"}
     last.__exit__(None, None, None)
-    assert sorted(stopped) == sorted([*nodes, "minio"])
+    assert not started.lives
 
 
-def test_whoever_comes_while_other_nodes_run_forgets_nobody_who_uses_them(started, monkeypatch):
-    monkeypatch.setattr(Stack, "_stop", lambda *_: started.lives.clear())
+def test_whoever_comes_while_other_nodes_run_forgets_nobody_who_uses_them(started):
     with started.make(3).used():
         started.lives.remove("minio")
         with started.make(1).used(needs=STORE):

