@@ -112,6 +112,16 @@ class Judge(Watcher):
                 self.problem("deleted", f"{who} deletes {what}, which the journal names")
             self.seen["savepoints removed"] += MARK not in what
 
+    def input_lost(self, ends: dict[str, list[int]]) -> None:
+        """What has read more than there is now is promised no more."""
+        for name, promise in [*self._promises.items()]:
+            [offsets] = (each["offsets"] for each in promise.journal["past"]["snapshots"] if each["name"] == name)
+            left = ends.get(f"{promise.run}-events")
+            if left and any(left[int(router)] < offset for router, offset in offsets.items()):
+                del self._promises[name]
+                self.seen["promises lost"] += 1
+        self._last_of = {driver: name for driver, name in self._last_of.items() if name in self._promises}
+
     def _has_verdict(self, driver: Driver) -> bool:
         assert driver.job is not None
         return any(manifest.run_id == driver.job.run_id for manifest in self.stored())

@@ -94,6 +94,11 @@ def goes_on_under_versions_that_zookeeper_has_lost(original, job, unfinished, ga
     original(job, unfinished)
 
 
+@mutant(JobFailover, "readable", "lost job", CALM, lives=(Life(0.4, "kill", runs=True, loses_s=0.2),))
+def gives_up_a_job_whose_newest_snapshot_has_read_what_kafka_has_lost(original, failover, journal):
+    return journal
+
+
 FULL_DISK = Fault("fail", "disk replace", 4)
 
 

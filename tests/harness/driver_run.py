@@ -91,14 +91,17 @@ class Run:
         if life.runs:
             wait_until(lambda: driver.runs or not driver.there, BEGINS_S, 0.01)
         wait_until(lambda: not driver.there, life.seconds, 0.01)
-        kept = self._world.ensemble.kept()
-        wait_until(lambda: not driver.there, life.forgets_s, 0.01)
+        kept, inputs = self._world.ensemble.kept(), self._world.inputs()
+        wait_until(lambda: not driver.there, life.forgets_s + life.loses_s, 0.01)
         if driver.there:
             self._judge.see_snapshots(driver)
         if driver.there:
             self._finish_off(driver, life)
         if life.forgets_s:
             self._world.ensemble.go_back(kept)
+        if life.loses_s:
+            self._judge.await_(f"driver {driver.pid} sends no more", lambda: not driver.sends, ENDS_S)
+            self._world.lose_input(inputs)
         if driver.place.paused:
             self._seen["paused"] += 1
             driver.elsewhere = True

@@ -20,7 +20,8 @@ class Life:
 
     ``twice``: two resumes begin it at once. ``woken_s``: a paused one goes on so long after the next one was resumed.
     ``half``: only the driver's own process is paused, and Spark and generator go on. ``forgets_s``: it ends so much
-    later, and what ZooKeeper has confirmed meanwhile is lost then, as the machine of both has gone down.
+    later, and what ZooKeeper has confirmed meanwhile is lost then, as the machine of both has gone down. ``loses_s``:
+    likewise, events that Kafka has confirmed.
     """
 
     seconds: float
@@ -31,9 +32,10 @@ class Life:
     half: bool = False
     runs: bool = False
     forgets_s: float = 0.0
+    loses_s: float = 0.0
 
     def __str__(self) -> str:
-        also = "".join(f", {name}" for name in ("twice", "half", "runs", "forgets_s") if getattr(self, name))
+        also = "".join(f", {name}" for name in ("twice", "half", "runs", "forgets_s", "loses_s") if getattr(self, name))
         return f"{self.seconds:.2f} s, then {self.ends}{also}; {'; '.join(map(str, self.faults)) or 'no fault'}"
 
 

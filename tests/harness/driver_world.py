@@ -52,6 +52,9 @@ class Watcher:
     def deletes(self, driver: "Driver", what: str, journal: dict[str, Any] | None) -> None:
         """``driver`` is about to take something away; ``journal``: that is on disk."""
 
+    def input_lost(self, ends: dict[str, list[int]]) -> None:
+        """Topics of events end there now."""
+
 
 class World:
     """All services and the disk of one run, and the drivers that use them."""
@@ -93,6 +96,17 @@ class World:
         """S3 begins anew, with nothing in it."""
         self.lost |= {*self.bucket.objects.copy()}
         self.bucket.objects.clear()
+
+    def inputs(self) -> dict[str, list[int]]:
+        """How many records there are by now, by topic of events and partition."""
+        topics = self.kafka.topics.copy().items()
+        return {name: [*map(len, topic.partitions)] for name, topic in topics if name.endswith("-events")}
+
+    def lose_input(self, ends: dict[str, list[int]]) -> None:
+        """Kafka has only those of its events."""
+        for name in ends:
+            self.kafka.topics[name].cut(ends[name])
+        self.watcher.input_lost(ends)
 
     def living_process(self, pid: int, created: float, born: str) -> object | None:
         """The process of a driver, if it lives and can be seen; stands in for ``processes.living``."""
@@ -154,6 +168,11 @@ class Driver:
     def runs(self) -> bool:
         """Whether its job does, too."""
         return self.there and self.job is not None and self.job.state == "running"
+
+    @property
+    def sends(self) -> bool:
+        """Whether its generator may still write into Kafka."""
+        return any(each.name == "generator" and each._thread.is_alive() for each in self.helpers)
 
     @property
     def stands(self) -> bool:

@@ -33,6 +33,13 @@ class LoggedTopic(Topic):
             self.partitions[partition].append(value)
             return len(self.partitions[partition]) - 1
 
+    def cut(self, ends: list[int]) -> None:
+        """Have only what was before these ends of the partitions: what was confirmed behind them is lost."""
+        with self._lock:
+            for of_all in (self.partitions, self._times):
+                for some, end in zip(of_all, ends, strict=True):
+                    del some[end:]
+
     def record(self, partition: int, offset: int) -> Any:
         """As a consumer gets it."""
         value, stored_ms = self.partitions[partition][offset], self._times[partition][offset]

@@ -143,6 +143,9 @@ def test_topics_keep_what_was_sent_with_its_offset_until_they_are_deleted():
         with pytest.raises(UnknownTopicOrPartitionError):
             admin.describe_topics(["events"])
     assert broker.archive().topic("events").record(1, 0).value == b"a"
+    broker.deleted["events"].cut([0, 1])
+    assert [*map(len, broker.deleted["events"].partitions)] == [0, 1]
+    assert broker.deleted["events"].append(1, b"d") == 1
 
 
 def test_each_kind_of_call_that_a_fault_may_hit_is_made_somewhere():

@@ -94,6 +94,7 @@ class Config:
     shared: str = "run"
     heartbeat_us: int = 20_000
     endpoints: object = None
+    keep_snapshots: bool = False
 
     def chain(self):
         return self.of_stages
@@ -195,7 +196,7 @@ class Replicas:
         self.differences, self.struck, self.standings, self.order, self.behind = [], [], {}, None, {0: 0, 1: 0}
         self.before_stop = []
         self.activities, logs = [], [SimpleNamespace(ends=lambda: {0: 9})] * spec.job.replicas
-        self.traffic = SimpleNamespace(result_logs=logs)
+        self.traffic = SimpleNamespace(result_logs=logs, require_input=lambda offsets: None)
         self.went_on, self.writing, self.is_writing = [], threading.Event(), False
         self.writing.set()
         for number in range(spec.job.replicas):
@@ -354,7 +355,7 @@ def live_job(monkeypatch, spec, resume=None, **kept):
     several = spec.job.replicas > 1
     replicas, traffic, said, presence = Replicas(spec) if several else None, Traffic(), [], Mock()
     inner = replicas.all[0].job if several else Job(spec)
-    inner.traffic = traffic
+    inner.traffic = inner.output = traffic
     monkeypatch.setattr(returning, "Return", Way)
     monkeypatch.setattr(resume_points, "SavepointStore", Mock())
     monkeypatch.setattr(resume_points, "LOOK_S", 0.01)

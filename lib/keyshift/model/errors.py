@@ -25,6 +25,10 @@ class NotThere(ServiceUnavailable):
     """A service answers, and does not have what it was asked for."""
 
 
+class InputLost(NotThere):
+    """Kafka has lost events that were read already: who goes on behind them would miss what comes in their place."""
+
+
 class JobOver(NotThere):
     """Nobody can go on with the job any more: its driver has ended it. What it has left may be deleted."""
 

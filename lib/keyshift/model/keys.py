@@ -53,17 +53,20 @@ def units_of(keys: npt.NDArray[np.int64], key_groups: int, bins: int = 1) -> npt
 
 
 class SomeUnits(NamedTuple):
-    """The units whose number, modulo ``of``, is one of ``numbers``."""
+    """The units of these ``ranges``: from the first number of each on, those before its second one."""
 
-    numbers: Sequence[int]
-    of: int
+    ranges: Sequence[tuple[int, int]]
 
     def have(self, units: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Which of ``units`` are among them."""
-        return np.isin(units % self.of, self.numbers)
+        units, found = np.asarray(units), np.zeros(len(units), np.bool_)
+        for first, end in self.ranges:
+            found |= (first <= units) & (units < end)
+        return found
 
 
-ALL_UNITS = SomeUnits((0,), 1)
+FIRST_UNIT, UNITS_END = -(1 << 31), (1 << 31) - 1  # also of units that are not there, as a verdict may see some
+ALL_UNITS = SomeUnits(((FIRST_UNIT, UNITS_END),))
 
 
 class Move(NamedTuple):

@@ -8,7 +8,7 @@ same verdict.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import ALL_UNITS, Assignment, SomeUnits, units_of
+from keyshift.model.keys import ALL_UNITS, FIRST_UNIT, UNITS_END, Assignment, SomeUnits, units_of
 from keyshift.workloads import KeyedStage, Workload, due, uses_time
 from keyshift.workloads.times import Mask, Times
+
+Rows = npt.NDArray[np.integer[Any]]  # of a table, by their places
 
 _ORIGIN = ("router", "offset", "position")  # which event a result is of; all -1: of a timer
 PART_EVENTS = 1 << 20  # that are judged together, where a verdict is possible in parts
@@ -213,23 +215,46 @@ def judge_in_parts(
     """``judge`` with little more memory than the tables take: some units after the others, in so many ``parts``, and
     those parts with mistakes once more together. In one part, if the verdict on a unit needs others.
 
+    A part has neighbouring units, which lie side by side in a savepoint, and about as many events as another one. There
+    are no more parts than units.
+
     ``judge_some``: the verdict on some units, from what there is of them: workload, events, results. A result whose key
     is not that of its event counts as unexpected, if the part of that event has no mistake; a key that the final state
     has in another unit, too, likewise as one that does not exist.
     """
 
     def verdict_on(*numbers: int) -> Judgement:
-        units = SomeUnits(numbers, parts)
+        units = SomeUnits([ranges[number] for number in numbers])
         alone = workload.only(units)
         assert alone is not None  # as it was asked before
-        return judge_some(alone, events[units.have(of_events)], results[units.have(of_results)], units)
+        mine, given = (np.sort(np.concatenate([each[n] for n in numbers], dtype=np.intp)) for each in rows)
+        return judge_some(alone, events.iloc[mine], results.iloc[given], units)
 
     if parts < 2 or workload.only(ALL_UNITS) is None:
         return judge_some(workload, events, results, ALL_UNITS)
-    of_events, of_results = _units(workload, events), _units(workload, results)
-    found = [verdict_on(number) for number in range(parts)]
+    ranges, *rows = _divided(workload, events, results, parts)
+    found = [verdict_on(number) for number in range(len(ranges))]
     bad = [number for number, each in enumerate(found) if not each.ok]
     return verdict_on(*bad) if len(bad) > 1 else found[bad[0] if bad else 0]
+
+
+def _divided(
+    workload: Workload, events: pd.DataFrame, results: pd.DataFrame, parts: int
+) -> tuple[list[tuple[int, int]], list[Rows], list[Rows]]:
+    """The units of each part, and its rows in both tables, ascending. Each table is sorted once, for all parts."""
+    of_events = _units(workload, events)
+    counts = np.bincount(of_events, minlength=workload.key_groups * workload.bins)
+    doubled = 2 * np.cumsum(counts) - counts  # events up to the middle of each unit
+    wanted = np.minimum(doubled * parts // max(1, 2 * len(events)), parts - 1)
+    part_of = np.unique(wanted, return_inverse=True)[1].astype(np.min_scalar_type(parts))
+    ranges = [*pairwise([FIRST_UNIT, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), UNITS_END])]
+
+    def rows(units: npt.NDArray[np.int32]) -> list[Rows]:
+        part = part_of[units]
+        ordered = np.argsort(part, kind="stable").astype(np.min_scalar_type(len(part)))  # takes as little as units do
+        return np.split(ordered, np.cumsum(np.bincount(part, minlength=len(ranges)))[:-1])
+
+    return ranges, rows(of_events), rows(_units(workload, results))
 
 
 def _units(workload: Workload, table: pd.DataFrame) -> npt.NDArray[np.int32]:

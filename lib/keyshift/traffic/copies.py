@@ -34,6 +34,14 @@ class Superseded(NamedTuple):
         """Whether what is at ``log_offset``, of this ``turn`` of ``slot``, counts for nothing."""
         return log_offset < self.ends[replica][partition] and turn > self.turns.get(stage, {}).get(slot, NO_TURN_YET)
 
+    def within(self, ends: tuple[Mapping[int, int], ...]) -> "Superseded":
+        """The same, where logs end so now: Kafka may have lost the end of some, and what comes there is of others."""
+        left = (
+            {partition: min(end, now[partition]) for partition, end in before.items()}
+            for before, now in zip(self.ends, ends, strict=True)
+        )
+        return self._replace(ends=tuple(left))
+
 
 class Incarnation(NamedTuple):
     """What a replica gives between two deaths, in one ``attempt`` of its job: behind these ``turns``, by slot of the

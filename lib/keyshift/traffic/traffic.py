@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from keyshift.model.errors import NotThere, ServiceUnavailable
+from keyshift.model.errors import InputLost, NotThere, ServiceUnavailable
 from keyshift.model.frames import FIRST_EPOCH
 from keyshift.model.markers import Marker, SlotMarker
 from keyshift.model.records import Second
@@ -221,7 +221,7 @@ class Traffic:
 
     def require_input(self, offsets: Mapping[int, int]) -> None:
         """Make sure that events are there up to these offsets of each router, and still from them on; 0 if it has none.
-        Raises NotThere.
+        Raises NotThere; InputLost if they end before.
         """
         for router, (topic, partition, begin, end) in self._inputs.extents().items():
             needed = offsets.get(router, 0)
@@ -230,8 +230,8 @@ class Traffic:
                     f"topic {topic.name!r} begins at offset {begin} of partition {partition} by now, and the "
                     f"job has to begin at {needed}: Kafka has removed what is before, see its retention"
                 )
-            if end < needed:  # other events would come in place of those that the state has already
-                raise NotThere(
+            if end < needed:
+                raise InputLost(
                     f"topic {topic.name!r} ends at offset {end} of partition {partition}, and the job has read up to "
                     f"{needed}: Kafka has lost what it had confirmed, as it may when its machine goes down"
                 )

@@ -163,6 +163,8 @@ class Times:
 
     def wrong(self) -> Iterator[str]:
         """One line for each unit of the final state that came too far, and for each timer that should have fired."""
+        if not (self._table["time"].any() or (self._table["kind"] >= EVENT).any()):
+            return  # nobody has used time: so many frames need no look
         reached = self.timers_of(WATERMARK)
         unit = "final state of unit {unit}, slot {slot}: "
         text = unit + f"watermark {{time}}, which no frame has, or is beyond {self.least}, the least of the routers'"

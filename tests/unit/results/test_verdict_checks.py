@@ -126,6 +126,23 @@ def test_a_good_run_is_ok(of):
     assert run.judged(parts=3) == found
 
 
+def test_a_part_has_neighbouring_units_with_its_share_of_the_events_and_there_are_no_more_parts_than_units():
+    run, ok, seen = good("counts"), good("counts").judged(), []
+
+    def judge_some(workload: Any, events: pd.DataFrame, results: pd.DataFrame, units: SomeUnits) -> Any:
+        seen.append([*np.flatnonzero(units.have(np.arange(8)))])
+        for table, mine in ((run.events, events), (run.results, results)):
+            assert mine.equals(table[units.have(run.workload.units_of(table["key"]))]), "in their order"
+        return ok
+
+    sizes = np.bincount(run.workload.units_of(run.events["key"]), minlength=8)
+    for parts in (2, 100):
+        seen.clear()
+        assert verdict.judge_in_parts(parts, run.workload, run.events, run.results, judge_some) is ok
+        assert [unit for units in seen for unit in units] == [*range(8)] and 2 <= len(seen) <= parts
+        assert max(sizes[units].sum() for units in seen) <= sizes.sum() / parts + sizes.max()
+
+
 # -- verdict.py --------------------------------------------------------------------------------------------------------
 
 

@@ -183,3 +183,5 @@ def test_what_comes_once_more_is_superseded_and_nothing_else():
     assert (done.covers(1, 0, 8, "last", 0, 6), done.covers(1, 0, 7, "last", 0, 6)) == (False, True)
     assert done.covers(0, 0, 9, "first", 0, 4) and not done.covers(0, 0, 9, "first", 0, 3)
     assert done.covers(0, 1, 3, "last", 1, 0), "a slot that had no turn by then"
+    left = done.within(({0: 7, 1: 9}, {0: 12, 1: 4}))
+    assert left == Superseded(({0: 7, 1: 4}, {0: 8, 1: 4}), done.turns), "Kafka has lost the end of a log"

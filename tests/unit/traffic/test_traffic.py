@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from small_room import room_of
 
-from keyshift.model.errors import NotThere, QueryDied, ServiceUnavailable
+from keyshift.model.errors import InputLost, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.frames import OfTurn
 from keyshift.model.markers import SlotMarker, SlotStarted, StateWritten
 from keyshift.model.records import Second
@@ -160,7 +160,7 @@ def test_input_that_kafka_has_removed_or_lost_is_missed_before_other_events_come
         traffic.require_input({})
     monkeypatch.setattr(Topic, "extents", lambda topic: {0: (0, 9500), 1: (0, 10)})
     traffic.require_input({0: 9500, 1: 10})
-    with pytest.raises(NotThere, match=r"ends at offset 9500 of partition 0, and .* read up to 10000: Kafka has"):
+    with pytest.raises(InputLost, match=r"ends at offset 9500 of partition 0, and .* read up to 10000: Kafka has"):
         traffic.require_input({0: 10000, 1: 10})
 
 

@@ -44,6 +44,12 @@ def test_an_event_meets_at_most_what_its_router_had_reached_and_no_slot_comes_fu
     assert times(frames=FRAMES.iloc[:0]).least == 0
 
 
+def test_where_no_unit_knows_of_time_frames_are_not_looked_at():
+    untimed = [(STAYS, 1, WATERMARK, 0, 0), (STAYS, 1, CLOCK, 0, 0)]
+    assert [*times(untimed, frames=None).wrong()] == []
+    assert len([*times([*untimed, (STAYS, 1, PROCESSING, 0, 7)]).wrong()]) == 1
+
+
 def test_a_watermark_that_no_frame_has_or_beyond_the_slowest_router_or_between_heartbeats_of_turns_is_strange():
     given = pd.Series([0, 10, 11, 35, 40])
     assert times().strange(given).tolist() == [False, False, True, False, True]

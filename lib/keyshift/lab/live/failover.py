@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job, Past
 from keyshift.driver.stage import history_of
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.live.presence import Presence
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.lab.plans.stage_plans import PlansPast
+from keyshift.model.errors import InputLost
+from keyshift.model.keys import NO_VERSION
+from keyshift.model.notes import Note
 from keyshift.traffic.copies import Incarnation, Superseded
 from keyshift.traffic.topics import Epochs
 from keyshift.wire.config import JobConfig
@@ -65,10 +69,14 @@ class SystemJournal:
         return self.of_replicas.of, [self.past.begun_from.name] if self.past.begun_from else []
 
     @property
+    def newest(self) -> CompletedSnapshot | Savepoint | None:
+        """What the job goes on from; None: the beginning of the input."""
+        return self.past.snapshots[-1] if self.past.snapshots else self.past.begun_from
+
+    @property
     def offsets(self) -> Mapping[int, int]:
         """How far the input of each router is in what the job goes on from; none for the beginning."""
-        newest = self.past.snapshots[-1] if self.past.snapshots else self.past.begun_from
-        return newest.offsets if newest else {}
+        return self.newest.offsets if self.newest else {}
 
 
 J = TypeVar("J", bound=SystemJournal)
@@ -97,7 +105,9 @@ class Failover(Protocol):
         """Become the driver of the job that the journal is of, before anything else; gives the epoch of its input."""
 
     def readable(self, journal: J) -> J:
-        """Return the journal, or one of what was written before, if nothing can be read of what it goes on from."""
+        """Return the journal, or one of what was written before, if the job cannot go on from the newest that it has.
+        Another one is to be on disk before any event is offered.
+        """
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
         """Give what the job has given, and will give once more; after ``claim``."""
@@ -155,7 +165,20 @@ class JobFailover:
         return self._job.claim()
 
     def readable(self, journal: J) -> J:
-        """Return it as it is: an attempt that cannot read a snapshot dies, and the next begins from the one before."""
+        """Leave out what has read events that Kafka has lost: all that came out behind what is left is revoked, also of
+        those events, and comes once more. What cannot be read stays: an attempt dies of it, and the next begins from
+        the one before.
+
+        Raises InputLost if each snapshot is to be judged, for which all that it has read has to be there.
+        """
+        while begin := journal.newest:
+            try:
+                self._job.output.require_input(begin.offsets)
+                break
+            except InputLost as error:
+                if self._job.config.keep_snapshots:
+                    raise
+                journal = replace(journal, past=_without_newest(journal.past, f"{begin.name} counts no more: {error}"))
         return journal
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
@@ -192,3 +215,10 @@ class JobFailover:
     def _config_of(self, journal: SystemJournal) -> JobConfig:
         """The configuration of the job in the attempt that was under way."""
         return replace(self._job.config.with_slots(journal.slots), attempt=journal.attempt, token=journal.token)
+
+
+def _without_newest(past: Past, why: str) -> Past:
+    noted = replace(past, notes=[*past.notes, Note(why)])
+    if past.snapshots:
+        return replace(noted, snapshots=past.snapshots[:-1])
+    return replace(noted, begun_from=None, first_version=NO_VERSION)

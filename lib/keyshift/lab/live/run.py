@@ -15,7 +15,7 @@ from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
 from keyshift.lab.system import LOOK_WITHIN_S, LiveSystem
-from keyshift.model.errors import MigrationFailed, RunsElsewhere
+from keyshift.model.errors import MigrationFailed, RunsElsewhere, service_errors
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import Measured
 from keyshift.traffic.feed import Before, Feed
@@ -164,7 +164,8 @@ class LiveRun:
         """Go on in place of ``RunLoop.open_new``: topics and results are there, and the state is in snapshots.
 
         Behind the claim the process before writes no journal any more, and behind the first frame that a generator of
-        the new epoch writes into a partition no event of another one counts. Only then both are read.
+        the new epoch writes into a partition no event of another one counts. Only then both are read. If Kafka has lost
+        events, the journal leaves out what has read them before others come in their place.
         """
         loop, traffic, journal = self.loop, self.loop.traffic, read_journal()
         self._presence = presence = self._failover.presence(journal.token)
@@ -173,11 +174,15 @@ class LiveRun:
         epoch = self._failover.claim(journal)
         self._keeper.claimed()
         presence.begin()
-        journal = self._failover.readable(read_journal())
+        journal = self._failover.readable(on_disk := read_journal())
         loop.rates = loop.rates | journal.rates
         loop.trigger, loop.began_at = journal.trigger, journal.began_at
         self.migrations.resume(journal.migrations, journal.targets)
         traffic.require_input(journal.offsets)  # before a generator puts other frames in place of lost ones
+        if journal is not on_disk:  # whoever goes on next could not see any more that these are others
+            self._failover.require_driver()
+            with service_errors(OSError, lambda error: f"the journal cannot be written ({error})"):
+                self._keeper.keep(journal)
         traffic.open(again=True, superseded=self._failover.supersede(journal))
         loads = [load._replace(rate=rate) for load, rate in zip(loop.spec.loads, loop.rates.values(), strict=True)]
         loop.feed = feed = traffic.feed(loads, loop.spec.run.frame_ms, epoch)

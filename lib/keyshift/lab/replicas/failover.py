@@ -4,20 +4,21 @@ Behind that everything comes once more, as all that replicas do follows from the
 more, if it was begun since: so what was given behind that turn counts for nothing, see ``traffic.copies.Superseded``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from keyshift.driver.job import Past
 from keyshift.lab.live.failover import J, ReplicasPast, SystemJournal
 from keyshift.lab.live.presence import Presence
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
-from keyshift.model.errors import Damaged, NotThere
+from keyshift.model.errors import Damaged, InputLost, NotThere
 from keyshift.model.keys import NO_VERSION, Versions
 from keyshift.model.notes import Note
 from keyshift.traffic.copies import Superseded
 from keyshift.traffic.topics import Epochs
-from keyshift.wire.savepoint import SavepointStore
+from keyshift.wire.savepoint import SavepointManifest, SavepointStore
 
 
 class ReplicasFailover:
@@ -98,28 +99,61 @@ class ReplicasFailover:
 
     def readable(self, journal: J) -> J:
         """See ``Failover``. Reads all of the last, with its checksums, if there is another one."""
-        of, last = journal.of_replicas, journal.past.begun_from
-        assert of is not None
-        if last is None or (before := of.before) is None:
+        lost: list[str] = []
+        while last := journal.past.begun_from:
+            if not (why := self._why_lost(journal)):
+                break
+            lost.append(f"what was written last, {last.name}, {why}")
+            journal = _as_before(journal)
+        if not lost:
             return journal
+        where = f"what was written before, {last.name}" if last else "the beginning of the input"
+        note = Note("; ".join([*lost, f"the job went on from {where}"]))
+        return replace(journal, past=replace(journal.past, notes=[*journal.past.notes, note]))
+
+    def _why_lost(self, journal: SystemJournal) -> str:
+        """Why the job cannot go on from what was written last; empty if it can."""
+        of, last, replicas = journal.of_replicas, journal.past.begun_from, self._replicas
+        assert of is not None and last is not None
+        store = partial(SavepointStore, replicas.all[0].job.config.endpoints, of.of)
         try:
-            SavepointStore(self._replicas.all[0].job.config.endpoints, of.of).require_whole(last.name)
-            return journal
+            replicas.traffic.require_input(last.offsets)
+        except InputLost as error:
+            return f"counts no more ({error})"
+        try:
+            if replicas.order and _ahead(store().manifest(last.name), replicas.order.ends()):
+                return "has read more of the order log than Kafka has kept"
+            if of.before is not None:
+                store().require_whole(last.name)
         except (Damaged, NotThere) as error:
-            lost = f"what was written last, {last.name}, cannot be read ({error})"
-        note = Note(f"{lost}; the job went on from what was written before, {before.savepoint.name}")
-        past = replace(
-            journal.past, begun_from=before.savepoint, stages=before.histories, notes=[*journal.past.notes, note]
-        )
-        return replace(journal, past=past, plans=before.plans, of_replicas=replace(of, of=before.of, before=None))
+            return f"cannot be read ({error})"
+        return ""
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
         """See ``Failover``."""
         assert journal.of_replicas is not None
         begin, logs = journal.past.begun_from, self._replicas.traffic.result_logs
         ends = tuple(log.ends() for log in logs)
-        self._superseded = [*journal.of_replicas.superseded, Superseded(ends, begin.turns if begin else {})]
+        before = [each.within(ends) for each in journal.of_replicas.superseded]
+        self._superseded = [*before, Superseded(ends, begin.turns if begin else {})]
         return self._superseded
+
+
+def _as_before(journal: J) -> J:
+    """The journal as it would be if what was written last had not been."""
+    of = journal.of_replicas
+    assert of is not None
+    if (before := of.before) is None:
+        past = replace(journal.past, begun_from=None, stages={})
+        return replace(journal, past=past, plans={}, of_replicas=replace(of, of=""))
+    past = replace(journal.past, begun_from=before.savepoint, stages=before.histories)
+    return replace(journal, past=past, plans=before.plans, of_replicas=replace(of, of=before.of, before=None))
+
+
+def _ahead(manifest: SavepointManifest, ends: Mapping[int, int]) -> bool:
+    """Whether a slot has read more of its order log than is there. There are leaders in a first stage alone."""
+    positions = (each for saved in manifest.stages.values() for each in saved.positions.items())
+    return any(position.log.offset >= ends[slot] for slot, position in positions)
 
 
 def point_of(journal: SystemJournal) -> ResumePoint | None:

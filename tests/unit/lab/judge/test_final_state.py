@@ -69,7 +69,7 @@ def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_sl
 
 def test_of_some_units_values_and_timers_alone_are_read(final):
     timers = []
-    [only] = final.parts(timers, SomeUnits((0, 2), 3))
+    [only] = final.parts(timers, SomeUnits(((0, 1), (2, 3))))
     assert {*only["unit"]} == {0} and {*pd.concat(timers)["unit"]} == {0, 2}, "unit 2 has no values"
 
 

@@ -1,6 +1,7 @@
 """What is written down of a live job is read as it was."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,8 +15,8 @@ from keyshift.lab.live import journal as module
 from keyshift.lab.live.failover import JobFailover
 from keyshift.lab.live.journal import Journal, JournalWriter, journal_from_json, journal_to_json
 from keyshift.lab.plans.stage_plans import PlansPast
-from keyshift.model.errors import BadInput
-from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId, Versions
+from keyshift.model.errors import BadInput, InputLost
+from keyshift.model.keys import NO_VERSION, Assignment, Assignments, Mode, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.notes import Note
 from keyshift.model.records import StepRecord, UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.planner import Decision
@@ -89,6 +90,31 @@ def test_a_journal_says_up_to_where_the_input_is_in_what_it_goes_on_from():
     restarted = replace(JOURNAL, past=replace(PAST, snapshots=[]))
     assert restarted.offsets == SAVED.offsets
     assert replace(JOURNAL, past=replace(PAST, snapshots=[], begun_from=None)).offsets == {}
+
+
+@pytest.mark.parametrize("kept", [6, 5, 4, 2, 0])
+def test_what_has_read_events_that_kafka_has_lost_is_left_out_down_to_the_beginning_of_the_input(kept):
+    """All results behind what is left are revoked, also those of the events that are lost."""
+
+    def require_input(offsets):
+        if offsets[0] > kept:
+            raise InputLost(f"it ends at offset {kept}")
+
+    some = [replace(PAST.snapshots[0], name=f"snapshot-{at}", offsets={0: at}) for at in (3, 5, 6)]
+    past = replace(PAST, snapshots=some, begun_from=replace(SAVED, offsets={0: 1}))
+    config = SimpleNamespace(keep_snapshots=False)
+    failover = JobFailover(SimpleNamespace(output=SimpleNamespace(require_input=require_input), config=config), None)
+    journal = replace(JOURNAL, past=past)
+    left = replace(past, snapshots=[each for each in some if each.offsets[0] <= kept])
+    gone = [each.name for each in reversed(some) if each not in left.snapshots]
+    if not kept:
+        left, gone = replace(left, begun_from=None, first_version=NO_VERSION), [*gone, SAVED.name]
+    notes = [Note(f"{name} counts no more: it ends at offset {kept}") for name in gone]
+    assert failover.readable(journal) == replace(journal, past=replace(left, notes=[*past.notes, *notes]))
+    assert (failover.readable(journal) is journal) is (kept == 6)
+    config.keep_snapshots = True  # all of them are to be judged
+    with pytest.raises(InputLost) if gone else nullcontext():
+        failover.readable(journal)
 
 
 def test_a_damaged_journal_is_refused_with_the_field_and_without_values():

@@ -16,13 +16,23 @@ from pydantic import Field
 from small_live import Stage, Traffic, live_job, outcomes, settled
 
 from keyshift.control.metrics import Metrics
+from keyshift.driver.completed import CompletedSnapshot
 from keyshift.experiment.commands import Cancel, Double, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec, parameters, wanted_slots
 from keyshift.lab import run_loop
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.status import LEADS_TO, JobLife, JobState
 from keyshift.lab.run_loop import WINDOW_S, pause_before
-from keyshift.model.errors import BadInput, Deposed, MigrationFailed, NotThere, QueryDied, RunsElsewhere
+from keyshift.model.errors import (
+    BadInput,
+    Deposed,
+    InputLost,
+    MigrationFailed,
+    NotThere,
+    QueryDied,
+    RunsElsewhere,
+    ServiceUnavailable,
+)
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured
@@ -414,6 +424,35 @@ def test_a_job_that_runs_elsewhere_or_of_which_kafka_has_not_kept_all_is_not_res
         live_job(monkeypatch, live_spec(SMALL | more), resumed=lambda: journal),
     ):
         raise AssertionError("it was resumed")
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["kept", "the disk is full"])
+def test_what_has_read_events_that_kafka_has_lost_is_in_no_journal_when_others_come_in_their_place(
+    monkeypatch, journal, full
+):
+    """Else the next process, if this one dies before it is ready, could go on from there: Kafka is as long again."""
+    kept, feed = [], Traffic.feed
+
+    def lost(traffic, offsets):
+        if offsets:
+            raise InputLost("it ends at offset 5")
+
+    def keep(journal):
+        if full:
+            raise OSError("no space left")
+        kept.append(journal.past.snapshots)
+
+    def offers(*given):
+        assert kept == [[]]
+        return feed(*given)
+
+    monkeypatch.setattr(Traffic, "require_input", lost)
+    monkeypatch.setattr(Traffic, "feed", offers)
+    past = replace(journal.past, snapshots=[CompletedSnapshot("snapshot-1", 3, {0: 9}, 1, {})])
+    given = {"resumed": lambda: replace(journal, past=past), "keep": keep}
+    refused = pytest.raises(ServiceUnavailable, match=r"^the journal cannot be written \(no space left")
+    with refused if full else nullcontext(), live_job(monkeypatch, live_spec(SMALL), **given) as job:
+        assert job.inner.calls == ["claim", "resume"]
 
 
 def test_a_job_that_another_process_has_claimed_offers_nothing_keeps_nothing_and_ends_with_that(monkeypatch):

@@ -12,7 +12,9 @@ from keyshift.lab.live import presence
 from keyshift.lab.live.presence import Presence
 from keyshift.model.errors import RunsElsewhere
 from keyshift.progress import silent
+from keyshift.waiting import wait_until
 from keyshift.wire.memory import Memory, MemoryCoordination
+from keyshift.wire.nodes import ALL, DRIVERS, of_job
 
 ENDPOINTS, JOB = Endpoints("k:1", "z:1", "m:1", "a", "s"), "2026-one"
 THIS = f"process {os.getpid()} of host {platform.node()}"
@@ -45,6 +47,7 @@ def test_where_nobody_drives_a_job_or_nothing_is_there_of_it_nobody_waits(memory
 
 def test_one_that_was_killed_is_waited_for_until_its_session_has_ended(memory):
     killed, said, over = drives(), [], threading.Event()
+    killed._over.set()
 
     def say(line):
         said.append(line)
@@ -53,6 +56,18 @@ def test_one_that_was_killed_is_waited_for_until_its_session_has_ended(memory):
     Presence(ENDPOINTS, JOB, "secret").await_none(say)
     assert over.is_set()
     assert said == [f"waiting until ZooKeeper has given up {THIS}, 30 s at the most"]
+
+
+def test_one_whose_session_was_given_up_is_there_again_until_it_ends(memory, monkeypatch):
+    monkeypatch.setattr(presence, "AGAIN_S", 0.01)
+    mine, nodes = drives(), MemoryCoordination(memory, of_job(JOB))
+    nodes.withdraw(ALL)
+    mine._session.lose()
+    assert not nodes.children(DRIVERS), "there is nothing of the job, for now"
+    nodes.begin()
+    assert wait_until(lambda: nodes.read_below(DRIVERS), 60)
+    mine.end()
+    assert not nodes.children(DRIVERS) and memory.sessions == [nodes]
 
 
 def test_one_that_lives_is_told_and_one_that_was_deposed_takes_nothing_away_when_it_ends(memory, monkeypatch):
