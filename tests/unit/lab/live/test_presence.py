@@ -44,11 +44,12 @@ def test_where_nobody_drives_a_job_or_nothing_is_there_of_it_nobody_waits(memory
 
 
 def test_one_that_was_killed_is_waited_for_until_its_session_has_ended(memory):
-    killed, said, over = drives(), [], threading.Event()
+    said, over = [], threading.Event()
+    drives()
 
     def say(line):
         said.append(line)
-        threading.Timer(0.05, lambda: over.set() or killed._session.lose()).start()
+        threading.Timer(0.05, lambda: over.set() or memory.sessions[0].lose()).start()
 
     Presence(ENDPOINTS, JOB, "secret").await_none(say)
     assert over.is_set()
