@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from small_job import CONFIG
@@ -520,12 +521,7 @@ def test_steps_that_had_not_switched_when_the_query_died_come_in_the_next_attemp
 
 def test_a_step_that_had_switched_when_the_query_died_does_not_come_again(job):
     """Though the leader dies before it tells the routers: its units begin where it has brought them."""
-
-    def dies(_, phase):
-        if phase == "switch":
-            raise ServiceUnavailable("gone")
-
-    job.counter.at_phase = dies
+    job.counter.at_phase = Mock(side_effect=[None, ServiceUnavailable("gone"), None])  # prepare, switch; prepare
     job.counter.request(plan_of)
     prepare(job)
     job.recover()
