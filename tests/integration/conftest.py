@@ -2,9 +2,11 @@
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -12,8 +14,7 @@ from kazoo.client import KazooClient
 from keyshift.endpoints import Endpoints
 from keyshift.lab.run import Lab
 from keyshift.services.stack import Stack
-from keyshift.wire.coordination import Coordination
-from keyshift.wire.election import Election
+from keyshift.wire import client, election, session
 from shared_lab import SharedLab
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # for small_store
@@ -44,11 +45,26 @@ def no_other_spark(shared_lab: SharedLab) -> None:
 
 
 @pytest.fixture
-def expire() -> Callable[[Coordination | Election], None]:
-    """Ends somebody's session, as ZooKeeper does after a long pause; returns when he has another one."""
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[KazooClient]:
+    """The clients of all sessions with ZooKeeper that were begun, in their order."""
+    begin, clients = client.begin, list[KazooClient]()
 
-    def end(whose: Coordination | Election) -> None:
-        client, deadline = whose._client, time.monotonic() + 60
+    def seen(*given: Any) -> tuple[KazooClient, threading.Event]:
+        begun = begin(*given)
+        clients.append(begun[0])
+        return begun
+
+    for module in (election, session):
+        monkeypatch.setattr(module, "begin", seen)
+    return clients
+
+
+@pytest.fixture
+def expire() -> Callable[[KazooClient], None]:
+    """Ends a session, as ZooKeeper does after a long pause; returns when its client has another one."""
+
+    def end(client: KazooClient) -> None:
+        deadline = time.monotonic() + 60
         hosts = ",".join(f"{host}:{port}" for host, port in client.hosts)
         ended = None
         while ended is None or client.client_id in (None, ended):

@@ -119,17 +119,9 @@ def sizes(client, node):
 
 
 @pytest.fixture
-def begun(join, monkeypatch):
-    """The clients of all sessions that were begun, in their order. What was begun ahead and nobody has taken ends."""
-    begin, clients = module.begin, []
-
-    def seen(hosts, secret):
-        client, there = begin(hosts, secret)
-        clients.append(client)
-        return client, there
-
-    monkeypatch.setattr(module, "begin", seen)
-    yield clients
+def begun(join, sessions):
+    """See ``sessions``. What was begun ahead and nobody has taken ends."""
+    yield sessions
     join().close()
 
 
@@ -148,7 +140,7 @@ def test_who_gets_another_session_is_registered_and_hears_everything_as_before(j
     slot.watch(node("steps"), heard.append)
     slot.watch_children(folder("acks"), names.append)
     before = mine.client_id
-    expire(slot)
+    expire(mine)
     until(lambda: other.read(node("slots/1")) == {"address": "here"})
     assert client.exists(f"{other.root}/slots/1").owner_session_id == mine.client_id[0] != before[0]
     other.publish(node("steps"), {"version": 2})
@@ -203,12 +195,12 @@ def test_a_session_for_another_job_ends_when_one_is_begun_for_this_job(server, j
     assert len(begun) == 4 and not other.connected
 
 
-def test_what_was_withdrawn_is_not_registered_again(join, expire):
+def test_what_was_withdrawn_is_not_registered_again(join, begun, expire):
     slot, other = join(), join()
     slot.register(node("slots/1"), {"address": "here"})
     slot.register(node("slots/2"), {"address": "here"})
     slot.withdraw(folder("slots/1"))
-    expire(slot)
+    expire(begun[0])
     until(lambda: other.read(node("slots/2")))
     assert other.children(folder("slots")) == ["2"]
 
@@ -230,7 +222,7 @@ def test_acknowledgements_arrive_though_the_connection_is_lost_while_they_are_un
     slot.check()
 
 
-def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under_way(join, expire):
+def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under_way(join, begun, expire):
     slot, other = join(), join()
     done = threading.Event()
 
@@ -242,26 +234,28 @@ def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under
 
     threading.Thread(target=acknowledge, daemon=True).start()
     while not done.is_set():
-        expire(slot)
+        expire(begun[0])
     slot.close()
     below = (other.read_below(folder(f"acks/{name}")) for name in other.children(folder("acks")))
     found = [number for some in below for number in some.values()]
     assert sorted(found) == list(range(300))
 
 
-def test_an_acknowledgement_whose_answer_is_lost_is_confirmed_and_the_first_one_counts(join, begun):
+def test_an_acknowledgement_whose_answer_is_lost_is_confirmed_and_the_first_one_counts(join, begun, monkeypatch):
     slot, other = join(), join()
     other.publish(node("acks/2/before"), {})
-    writes, client = slot._acknowledgements, begun[0]
+    client = begun[0]
     create = client.create_async
     client.create_async = lambda *given: create(*given) and Mock()  # whoever waits for an answer gets none
     slot.acknowledge(node("acks/2/one"), {"at": 1})
     until(lambda: "one" in other.children(folder("acks/2")))
     slot.acknowledge(node("acks/2/one"), {"at": 2})
-    assert not writes.wait(0)
+    with monkeypatch.context() as patch, pytest.raises(ServiceUnavailable, match="did not answer within 0 s"):
+        patch.setattr(coordination, "GIVE_UP_S", 0)
+        slot.publish(node("behind"), {})  # waits until that is confirmed
     client.create_async = create
     tell(client, KazooState.CONNECTED)
-    until(lambda: writes.wait(0))
+    slot.publish(node("behind"), {})
     slot.acknowledge(node("acks/2/one"), {"at": 3})
     slot.publish(node("behind"), {})
     assert other.read_below(folder("acks/2")) == {"before": {}, "one": {"at": 1}}
@@ -365,7 +359,7 @@ def test_acknowledgements_of_any_size_are_there_with_all_their_parts(join, begun
     watching = threading.Thread(target=coordinator.watch_children, args=(folder("acks/2"), changed))
     slot.acknowledge(node("acks/2/installed-1"), LONG)
     watching.start()
-    expire(slot)
+    expire(begun[0])
     until(lambda: whole)
     watching.join()
     assert whole == [LONG]
@@ -407,25 +401,26 @@ def test_what_a_task_acknowledges_late_when_the_job_is_removed_leaves_nothing_be
     assert begun[0].exists(driver.root) is None
 
 
-def test_a_driver_that_was_paused_beyond_its_session_is_deposed_when_it_wakes(server, join, expire, request):
+def test_a_driver_that_was_paused_beyond_its_session_is_deposed_when_it_wakes(server, join, sessions, expire, request):
     nodes, job = join(), request.node.name
     epoch = nodes.claim(job, first=True)
     with contextlib.closing(Coordination(server.hosts, f"/keyshift/{job}/0/counter", "", epoch)) as old:
         old.begin()
         old.publish(node("assignment"), {"version": 1})
+        paused = sessions[-1]
         nodes.claim(job)
-        expire(old)
+        expire(paused)
         with pytest.raises(Deposed):
             old.publish(node("assignment"), {"version": 2})
 
 
-def test_who_drives_a_job_is_seen_in_each_of_its_sessions_until_its_end(server, expire, monkeypatch, request):
+def test_who_drives_a_job_is_seen_in_each_of_its_sessions_until_its_end(server, sessions, expire, monkeypatch, request):
     monkeypatch.setattr(presence, "WAIT_S", 0.5)
     job = request.node.name
     driver, other = (Presence(Endpoints("", server.hosts, "", "", ""), job, "secret") for _ in range(2))
     other.await_none(silent)
     driver.begin(first=True)
-    expire(driver._session)
+    expire(sessions[-1])
     with contextlib.closing(Coordination(server.hosts, of_job(job), "secret")) as nodes:
         until(lambda: nodes.children(DRIVERS))
         with pytest.raises(RunsElsewhere, match=f"ZooKeeper hears process {os.getpid()} of host .* runs elsewhere"):

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from keyshift.driver.leader import Coordinator
+from keyshift.driver.step_log import read_published
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Move, Step
 from keyshift.model.records import UnitsCame, UnitsLeft
@@ -125,7 +126,9 @@ def join(stack, request):
         each.close()
 
 
-def test_a_coordinator_that_was_paused_cannot_publish_after_another_has_taken_over(stack, request, join, expire):
+def test_a_coordinator_that_was_paused_cannot_publish_after_another_has_taken_over(
+    stack, request, join, sessions, expire
+):
     first, second, slots = join(), join(), Slots(stack, f"/{request.node.name}", stop_after=1000)
     first.publish(nodes.ASSIGNMENT, PublishAssignment(START))
     paused, goes_on, raised = threading.Event(), threading.Event(), []
@@ -149,7 +152,7 @@ def test_a_coordinator_that_was_paused_cannot_publish_after_another_has_taken_ov
     leading.start()
     try:
         assert paused.wait(60)
-        expire(first)
+        expire(sessions[0])
         coordinator = Coordinator(second, "second", START, 30.0, 2)
         coordinator.request(lambda current: STEPS)
         lead(coordinator)
@@ -165,14 +168,14 @@ def test_a_coordinator_that_was_paused_cannot_publish_after_another_has_taken_ov
         slots.coordination.close()
 
 
-def test_a_coordinator_whose_session_expires_goes_on_if_nobody_else_leads(stack, request, join, expire):
+def test_a_coordinator_whose_session_expires_goes_on_if_nobody_else_leads(stack, request, join, sessions, expire):
     coordination, slots = join(), Slots(stack, f"/{request.node.name}", stop_after=4)
     expired = []
 
     def expire_when_quiet():
         if slots.left == 0 and not expired:
             expired.append(True)
-            expire(coordination)
+            expire(sessions[0])
             slots.go_on()
 
     try:
@@ -191,15 +194,17 @@ def test_a_plan_that_is_too_long_for_one_node_is_taken_over_whole(join):
     first, second = join(), join()
     first.publish(nodes.ASSIGNMENT, PublishAssignment(many))
 
-    def die_with(coordinator):
-        if coordinator.log.records:
+    def die_with(coordinator, steps):
+        if len(coordinator.log.records) == steps:
             raise Died
 
-    for coordination in (first, second):
+    for steps, coordination in enumerate((first, second), 1):
         coordinator = Coordinator(coordination, "test", many, 30.0, 2)
         if coordination is first:
             coordinator.request(lambda current: plan)
         with pytest.raises(Died):
-            coordinator.lead(partial(die_with, coordinator))
-        assert [record.step for record in coordinator.log.records.values()] == [plan[0]]
-        assert tuple(coordinator._machine._rest) == plan[1:]
+            coordinator.lead(partial(die_with, coordinator, steps))
+        assert tuple(record.step for record in coordinator.log.records.values()) == plan[:steps]
+        assert tuple(read_published(coordination).rest) == plan[steps:]
+        for slot in (0, 1):  # so that another step is ahead of the first one
+            coordination.acknowledge(nodes.ack(many.version + 1, "prepared", slot), SAID["prepared"])

@@ -27,9 +27,10 @@ def read(log, count):
 class Candidate:
     """Of one replica; ``terms``: in which it has led."""
 
-    def __init__(self, stack, job, replica):
+    def __init__(self, stack, job, replica, sessions):
         self.terms = []
         self.election = Election(stack.zookeeper, "secret", job, ("counter", 0), replica, SESSION_S)
+        self.client = sessions[-1]
         works = [(self.election.stand, (self.terms.append,)), (self.election.keep, ())]
         self.threads = [threading.Thread(target=work, args=given, daemon=True) for work, given in works]
         for thread in self.threads:
@@ -37,7 +38,7 @@ class Candidate:
 
     def await_turn(self):
         """Until it stands behind another one, which it watches."""
-        until(lambda: self.election._client._data_watchers)
+        until(lambda: self.client._data_watchers)
 
     def close(self):
         self.election.close()
@@ -56,20 +57,20 @@ def job(stack):
     root.close()
 
 
-def test_one_leads_until_it_resigns_ends_or_has_no_session_and_terms_grow(stack, job, expire):
-    first = Candidate(stack, job, 0)
+def test_one_leads_until_it_resigns_ends_or_has_no_session_and_terms_grow(stack, job, sessions, expire):
+    first = Candidate(stack, job, 0, sessions)
     until(lambda: len(first.terms) == 1)
-    second = Candidate(stack, job, 1)
+    second = Candidate(stack, job, 1, sessions)
     second.await_turn()
     assert (len(first.terms), second.terms) == (1, []), "the first one is alive"
     first.election.resign()
     until(lambda: len(second.terms) == 1)
     first.await_turn()
-    expire(second.election)
+    expire(second.client)
     until(lambda: len(first.terms) == 2)
     first.close()
     until(lambda: len(second.terms) == 2)
-    third = Candidate(stack, job, 2)
+    third = Candidate(stack, job, 2, sessions)
     second.election.withdraw()
     until(lambda: len(third.terms) == 1)
     for each in (second, third):

@@ -8,6 +8,7 @@ import secrets
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
+from pyspark.sql import SparkSession
 
 from certificate import CERTIFICATE, KEY
 from keyshift.driver.spark import ENCRYPTED
@@ -90,7 +91,7 @@ def test_a_run_signs_in_and_nothing_can_be_read_on_the_wire_or_in_a_command(guar
     endpoints = dataclasses.replace(guarded, sign_in=sign_in)
     with Lab(endpoints, jars("spark"), tmp_path, RUN.cores, lambda line: None, place) as cluster:
         manifest = cluster.run(RUN)
-        secret = cluster._spark.session.sparkContext.getConf().get("spark.authenticate.secret")
+        secret = SparkSession.builder.getOrCreate().sparkContext.getConf().get("spark.authenticate.secret")
         seen = list(commands())
     assert manifest.status == "ok", manifest.verdict.examples
     assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in seen) == 2

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from small_job import CONFIG
 
+from keyshift.driver import appointments
 from keyshift.driver.agreement import Agreement, MemberSay
 from keyshift.driver.appointments import LEAST_US, MOST_US, Appointments
 from keyshift.model.errors import MigrationFailed
@@ -55,14 +56,14 @@ def test_one_may_be_for_later_and_is_for_the_usual_time_if_a_router_has_passed_t
     assert passed.epoch == asked.epoch > held.epoch == world.epoch
 
 
-def test_how_far_ahead_an_epoch_is_stays_between_limits():
-    world = World(lambda router, time: True)
+def test_how_far_ahead_an_epoch_is_stays_between_limits(monkeypatch):
+    monkeypatch.setattr(appointments, "now_us", lambda: 0)
+    config = replace(CONFIG, heartbeat_us=1)
+    world, late = World(lambda router, time: True, config), World(lambda router, time: False, config)
     for _ in range(20):
         world.make()
-    assert world.appointments._ahead_us == LEAST_US
-    late = World(lambda router, time: False)
     late.appointments.make("7", late.tell, lambda: len(late.told) < 20)
-    assert late.appointments._ahead_us == MOST_US
+    assert [each.told[-1].epoch for each in (world, late)] == [LEAST_US + 1, MOST_US + 1]
 
 
 def test_for_a_router_between_two_batches_it_counts_how_far_it_has_come():

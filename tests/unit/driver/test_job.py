@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from small_job import CONFIG
@@ -20,7 +21,7 @@ from keyshift.driver.spark import interval
 from keyshift.driver.stage import history_of
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
-from keyshift.model.keys import NO_VERSION, Assignment, Assignments, Mode, Move, SlotId, Step, UnitId, Versions
+from keyshift.model.keys import NO_VERSION, Assignment, Mode, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.ordering import ChannelPlace, Position
 from keyshift.protocol.coordinator import PublishAssignment
@@ -88,10 +89,10 @@ class Participant(MemoryCoordination):
     def publish(self, node, value):
         super().publish(node, value)
         self.memory.published.append((node.path, value))
-        for each, said in self._answers(node.path, value):
+        for each, said in self.answers(node.path, value):
             self.acknowledge(each, said)
 
-    def _answers(self, path, value):
+    def answers(self, path, value):
         match path:
             case "assignment":
                 return [(nodes.RESTORED[slot], said) for slot, said in self.memory.restores.items()]
@@ -354,8 +355,15 @@ def snapshot(version, offset):
 
 
 def switch_to(job, *versions):
-    job.counter.led.log.history += Assignments(Assignment(version, START.owner) for version in versions)
-    job.counter.led._machine.assignment = job.counter.led.log.history[-1]
+    for version in versions:
+        job.counter.led.log.switched(Assignment(version, START.owner))
+
+
+def prepare(job):
+    """The slots get ready for the first step, so that it switches."""
+    for slot in (0, 1):
+        job.counter.participant.acknowledge(nodes.ack(START.version + 1, "prepared", slot), nodes.PhaseDone(1))
+    assert wait_until(lambda: job.counter.assignment.version == START.version + 1, 60, 0.01)
 
 
 @pytest.mark.parametrize("called", [True, False], ids=["was called", "was being called"])
@@ -377,7 +385,7 @@ def test_a_savepoint_that_was_not_awaited_before_a_death_is_called_anew_by_the_n
 
 def test_a_savepoint_may_be_written_for_longer_than_the_deadline(job, monkeypatch):
     """At each look more was written."""
-    attempt, answers, writers = job.counter.ask.attempt, Participant._answers, questions.Questions.writers
+    attempt, answers, writers = job.counter.ask.attempt, Participant.answers, questions.Questions.writers
     attempt.config, late, sizes = replace(attempt.config, deadline_s=0.5), [], itertools.count()
 
     def asked(participant, path, value):
@@ -394,7 +402,7 @@ def test_a_savepoint_may_be_written_for_longer_than_the_deadline(job, monkeypatc
             at(job, 0).acknowledge(node, what)
         return writers(ask)
 
-    monkeypatch.setattr(Participant, "_answers", asked)
+    monkeypatch.setattr(Participant, "answers", asked)
     monkeypatch.setattr(questions.Questions, "writers", written)
     assert job.savepoint() == job.savepoints[0]
 
@@ -512,13 +520,12 @@ def test_steps_that_had_not_switched_when_the_query_died_come_in_the_next_attemp
 
 
 def test_a_step_that_had_switched_when_the_query_died_does_not_come_again(job):
-    """Whether the routers were told or not: its units begin where it has brought them."""
+    """Though the leader dies before it tells the routers: its units begin where it has brought them."""
+    job.counter.at_phase = Mock(side_effect=[None, ServiceUnavailable("gone"), None])  # prepare, switch; prepare
     job.counter.request(plan_of)
-    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 60, 0.01)
-    switched = Assignment(START.version + 1, tuple(SlotId(slot) for slot in (1, 0, 1, 1)))
-    job.counter.led._machine.assignment = switched
+    prepare(job)
     job.recover()
-    assert job.counter.assignment.owner == switched.owner
+    assert job.counter.assignment.owner == (1, 0, 1, 1)
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[1:2], MOVES[1:]], 60, 0.01)
 
 
@@ -538,7 +545,8 @@ def test_a_request_that_had_not_begun_when_the_query_died_is_done_in_the_next_at
     job.queries[-1].stop()
     job.recover()
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 60, 0.01)
-    assert len(planned) == 2 and len(job.counter.led._machine.unbegun) == 1, "the second one waits"
+    _, waiting = job.counter.led.unfinished(job.counter.participant, job.counter.assignment.version)
+    assert (len(planned), len(waiting)) == (2, 1), "the second one waits"
 
 
 def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
@@ -552,8 +560,8 @@ def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
 
 def test_what_is_known_of_a_stage_is_the_past_of_a_replica_that_begins_where_this_one_stands(job):
     job.counter.request(plan_of)
-    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 60, 0.01)
-    switch_to(job, START.version + 1)
+    prepare(job)
+    assert wait_until(lambda: len(job.counter.log.records) == 2, 60, 0.01), "it has told of that, and of the next step"
     now, history = job.counter.assignment, history_of(job.counter)
     assert history.assignments[-1] == now
     before = history.before_the_newest()

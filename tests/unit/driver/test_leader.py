@@ -3,6 +3,7 @@
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from small_job import CONFIG
@@ -294,18 +295,18 @@ def test_a_replica_that_is_late_with_a_step_ends_if_there_are_others(others, end
 
 def test_the_time_in_which_others_agree_on_a_switch_is_not_that_of_the_step(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(module, "_ms", lambda: clock[0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def after(path, value):
         nodes.prepare(path, value)
         if path == "assignment":
-            clock[0] += 25_000
+            clock[0] += 25
 
     def look():
         if leader.assignment.version == START.version:
             return
-        if clock[0] < 50_000:
-            clock[0] += 29_000  # behind this look it is seen who is late
+        if clock[0] < 50:
+            clock[0] += 29  # behind this look it is seen who is late
         elif leader.busy:
             nodes.end(START.version + 1)
         else:

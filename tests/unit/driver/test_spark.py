@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -26,13 +25,13 @@ CAUSE = "org.apache.spark.SparkException: Could not parse Master URL"
 def start(monkeypatch, tmp_path):
     """Asks for a session. ``launch`` takes the place of the start of a JVM; ``jvm``: the one that is there."""
 
-    def asked(launch, jvm=None, active=None):
+    def asked(launch, jvm=None, active=None, master="local[2]"):
         monkeypatch.setattr(SparkContext, "_gateway", jvm and SimpleNamespace(proc=jvm))
         monkeypatch.setattr(SparkContext, "_active_spark_context", active)
         monkeypatch.setattr(SparkContext, "_jvm", None)  # not that of other tests
         monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
         monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda conf: launch())
-        session("local[2]", [], tmp_path, tmp_path / "spark.log")
+        session(master, [], tmp_path, tmp_path / "spark.log")
 
     for name in ("PYSPARK_PYTHON", "MALLOC_ARENA_MAX"):  # which it sets
         monkeypatch.setenv(name, "")
@@ -64,12 +63,12 @@ def test_a_jvm_that_is_killed_as_its_start_fails_or_is_interrupted_is_not_asked_
     assert SparkContext._gateway is None is SparkContext._active_spark_context
 
 
-def test_a_start_that_fails_ends_what_it_has_begun_and_nothing_of_a_job_in_the_background(start, monkeypatch):
+def test_a_start_that_fails_ends_what_it_has_begun_and_nothing_of_a_job_in_the_background(start):
     begun = []
 
     def launch():
         begun.extend(subprocess.Popen(["sleep", "600"]) for _ in range(2))
-        monkeypatch.setattr(processes, "_apart", [psutil.Process(begun[0].pid)])
+        processes.keep_apart(begun[0].pid)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -80,22 +79,23 @@ def test_a_start_that_fails_ends_what_it_has_begun_and_nothing_of_a_job_in_the_b
 
 
 def test_a_jvm_is_that_of_the_installed_pyspark_whatever_spark_the_environment_is_set_up_for(start, monkeypatch):
-    others, seen = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_DIRS"), {}
+    others, seen = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_DIRS"), []
     addresses = ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME")
     for name in ("SPARK_HOME", *addresses, *others):
         monkeypatch.setenv(name, "/opt/other")
 
     def launch():
-        seen.update(os.environ)
+        seen.append(dict(os.environ))
         raise OSError("so far")
 
-    with pytest.raises(ServiceUnavailable, match="so far"):
-        start(launch)
-    assert Path(seen["SPARK_HOME"], "bin", "spark-submit").is_file()
-    assert not seen.keys() & {*others}
-    assert [seen.get(name) for name in addresses] == ["127.0.0.1", None], "whatever the name of this machine is"
-    with module._of_ours_alone("k8s://https://api"):
-        assert [os.environ[name] for name in addresses] == ["/opt/other"] * 2, "executors have to reach it there"
+    for master in ("local[2]", "k8s://https://api"):
+        with pytest.raises(ServiceUnavailable, match="so far"):
+            start(launch, master=master)
+        assert Path(seen[-1]["SPARK_HOME"], "bin", "spark-submit").is_file()
+        assert not seen[-1].keys() & {*others}
+    here, pods = ([each.get(name) for name in addresses] for each in seen)
+    assert here == ["127.0.0.1", None], "whatever the name of this machine is"
+    assert pods == ["/opt/other"] * 2, "executors have to reach it there"
     found = {os.environ[name] for name in ("SPARK_HOME", *addresses, *others)}
     assert found == {"/opt/other"}, "for whatever else runs here"
 

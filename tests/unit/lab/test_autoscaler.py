@@ -142,7 +142,9 @@ def test_it_requests_what_is_decided_and_nothing_while_that_is_under_way(driven)
     assert 3 < numbers[0] <= max(numbers) <= 6 and numbers[-1] == made.stage.slots == 1
     under_way = [d for d in made.driver.decisions if d.look.migrating]
     assert under_way and not any(d.moves for d in under_way)
-    assert made.driver._policy.takes_s > 3
+    first = next(decision for decision in made.driver.decisions if decision.moves)
+    after = next(decision.look for decision in made.driver.decisions if decision.look.migrated_at_s)
+    assert after.migrated_at_s == first.look.at_s + 3, "so long it took"
 
 
 def test_a_death_passes_through_and_the_next_look_begins_a_measurement(driven):
@@ -292,7 +294,8 @@ def test_what_somebody_else_has_requested_is_left_alone_until_a_cool_down_is_ove
     assert made.stage.slots == 4 and len(made.job.requests) == 1
     made.run(30)
     assert made.stage.slots == 1, "and then it is a job like any other"
-    assert made.driver._policy.takes_s < 9, "what was learnt is of its own migration"
+    moved = next(decision for decision in made.driver.decisions if decision.moves)
+    assert moved.migration_s < 4, "what lasted longer was not its own migration"
 
 
 def moved_once(made):

@@ -134,7 +134,6 @@ def test_what_this_machine_cannot_carry_is_told_once_before_it_starts_and_is_not
     monkeypatch.setattr(module, "tell", told.append)
     monkeypatch.setattr(module, "kept_cost", lambda home: cost)
     monkeypatch.setattr(module.Resources, "here", lambda: Resources(cpus=2, memory=24 << 30, free=24 << 30))
-    module._tell_once.cache_clear()
     require_possible_here([make_spec({}), make_spec({"rate": "auto", "frame_ms": "auto"})], "local")
     with open_job_lab(large, "local", warned=True):
         assert told == [], "as the process of a job, whose starter has told it"

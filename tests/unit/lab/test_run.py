@@ -1,5 +1,4 @@
 import contextlib
-import dataclasses
 import signal
 import threading
 from importlib import metadata
@@ -25,7 +24,7 @@ from keyshift.state import settings_of
 
 
 def lab_of(home, cores=6, place=None):
-    endpoints = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
+    endpoints = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s", redis="place:6379")
     return Lab(endpoints, [], home, cores, print, place or SparkProfile())
 
 
@@ -52,11 +51,14 @@ def test_stages_share_the_cores_that_are_left_for_a_restart(tmp_path):
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    """``lab.done`` has what happened to what a run consists of, ``lab.recorded`` what was stored of it."""
+    """It is open. ``lab.done`` has what happened to what a run consists of, ``lab.recorded`` what was stored of it."""
+    spark = SimpleNamespace(session=None, await_executors=lambda: None)
+    monkeypatch.setattr(run, "ResultStore", Mock())
+    monkeypatch.setattr(run, "PlacedSpark", lambda *_: spark)
+    monkeypatch.setattr(run, "stop_spark", lambda session: made.done.append("spark"))
+    monkeypatch.setattr(run.bare_copy, "bytes_per_s", lambda file: 1.0)
     made = lab_of(tmp_path)
-    made.work, made._copy_bytes_per_s = tmp_path, 1.0
-    made.spark = made._spark = SimpleNamespace(session=None)
-    made.done, made.recorded, made.driver_of = [], [], lambda: None
+    made.spark, made.done, made.recorded, made.driver_of = spark, [], [], lambda: None
 
     def note(what, then=lambda: None):
         return lambda: (made.done.append(what), then())
@@ -74,7 +76,8 @@ def lab(tmp_path, monkeypatch):
         ended=lambda *_: made.recorded.append("ended"), died=lambda error, _: made.recorded.append(repr(error))
     )
     monkeypatch.setattr(run, "Recording", lambda *_: stored)
-    return made
+    with made:
+        yield made
 
 
 def recorded(lab, error=None, end=None):
@@ -86,7 +89,6 @@ def recorded(lab, error=None, end=None):
 
 
 def test_state_of_a_run_is_on_the_redis_server_of_the_place_and_goes_from_there(lab, monkeypatch):
-    lab._endpoints = dataclasses.replace(lab._endpoints, redis="place:6379")
     configs, cleaned, job = [], [], run.Job
     monkeypatch.setattr(run, "Job", lambda begin, config, *more: configs.append(config) or job())
     monkeypatch.setattr(run, "clean_stores", lambda *given: cleaned.append(settings_of(*given[:3])))
@@ -221,7 +223,7 @@ def measured(lab, monkeypatch):
     """The job that says what a load costs is not run: each time it gives the next of these."""
     made = []
     loop = SimpleNamespace(run=lambda: None, traffic=SimpleNamespace(offered=lambda: (None, None)))
-    monkeypatch.setattr(lab, "_prepared", lambda *_: contextlib.nullcontext((loop, None)))
+    monkeypatch.setattr(run, "RunLoop", lambda *_: loop)
     monkeypatch.setattr(load_cost, "cost_of", lambda parts, frames: made.pop(0))
     return made
 
@@ -267,7 +269,7 @@ def test_where_executors_run_elsewhere_the_load_is_the_default_and_nothing_is_me
 def test_laps_are_stored_with_the_slots_of_their_job_if_some_need_fewer(lab, monkeypatch, to_slots, slots_max):
     specs = [make_spec({"to_slots": slots}) for slots in to_slots]
     loop = SimpleNamespace(run=lambda: None)
-    monkeypatch.setattr(lab, "_prepared", lambda *_: contextlib.nullcontext((loop, None)))
+    monkeypatch.setattr(run, "RunLoop", lambda *_: loop)
     monkeypatch.setattr(Series, "evaluations", lambda series: [(Span(0.0, 0.0, 1.0, 0.0), None)] * len(specs))
     monkeypatch.setattr(run, "Recording", lambda *given: SimpleNamespace(ended=lambda *_: given[4]))
     stored = list(lab.run_series(job := one_job(specs), specs))
@@ -278,7 +280,7 @@ def test_laps_are_stored_with_the_slots_of_their_job_if_some_need_fewer(lab, mon
 def interrupted():
     """A job that comes to an interrupt while it starts, and to another one while it is given up."""
     job = Mock(ended=threading.Event(), await_ready=Mock(side_effect=KeyboardInterrupt))
-    job.give_up.side_effect = lambda: (signal.raise_signal(signal.SIGINT), job.ended.set())
+    job.give_up.side_effect = lambda: job.ended.is_set() or (signal.raise_signal(signal.SIGINT), job.ended.set())
     return job
 
 
@@ -292,10 +294,10 @@ def test_a_job_whose_start_is_interrupted_is_given_up_and_another_one_may_start(
         assert jobs[number].ended.is_set()
 
 
-def test_a_lab_ends_its_spark_though_somebody_interrupts_the_end_of_its_job(lab):
-    lab._live = job = interrupted()
-    lab._closing = closing = contextlib.ExitStack()
-    closing.callback(lab.done.append, "spark")
-    with pytest.raises(KeyboardInterrupt):
-        lab.__exit__()
+def test_a_lab_ends_its_spark_though_somebody_interrupts_the_end_of_its_job(lab, monkeypatch, tmp_path):
+    job = interrupted()
+    job.await_ready.side_effect = None
+    monkeypatch.setattr(run, "LiveJob", lambda *_: job)
+    with pytest.raises(KeyboardInterrupt), lab_of(tmp_path) as other:
+        other.start(live_spec({}))
     assert job.ended.is_set() and lab.done == ["spark"]

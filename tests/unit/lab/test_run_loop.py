@@ -262,19 +262,19 @@ def test_it_is_told_when_a_query_died_and_kept_with_the_samples(made, monkeypatc
 
 
 def test_the_time_for_a_backlog_begins_when_a_query_that_was_dead_as_the_load_ended_goes_on(made, monkeypatch):
-    run = made(seconds=10.0, trigger="none")
-    recover, begun = run.system.recover, []
+    run = made(seconds=10.0, trigger="none", catch_up_s=30.0, deadline_s=5.0)
+    recover = run.system.recover
 
     def slowly():
         run.clock.now += 20
         return recover()
 
-    feed = SimpleNamespace(before=Before(), begin=lambda *_: None)
+    feed = SimpleNamespace(due=10_000, before=Before(), begin=lambda *_: None)
     run.open, run.system.recover, run.system.dies = (lambda: feed), slowly, [5.0]
+    run.come, run.system.stop = (lambda s: round(s * 100)), lambda: None
     monkeypatch.setattr(run_loop, "Sampler", lambda *_: contextlib.nullcontext(SimpleNamespace(rows=[], notes=[])))
-    monkeypatch.setattr(run.backlog, "finish", lambda: begun.append(run.backlog._since))
     run.run()
-    assert begun == [pytest.approx(BEGIN + 25, abs=0.5)]
+    assert run.backlog.overloaded and run.clock.now == pytest.approx(BEGIN + 55, abs=1)
 
 
 def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the_traffic(made, monkeypatch):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 from unittest.mock import Mock, call
 
@@ -17,7 +18,9 @@ from keyshift.lab import service_faults
 from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place.profile import SparkProfile
+from keyshift.services import processes
 from keyshift.services.stack import Stack
+from keyshift.services.users import Users
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 
@@ -41,8 +44,8 @@ class Services:
 @contextlib.contextmanager
 def using(home, say="print(os.getpid(), flush=True)"):
     """Another command that uses the services of ``home``; gives what it says."""
-    stack = "from keyshift.services.stack import Stack; stack = Stack(pathlib.Path(sys.argv[1])); stack._users.add()"
-    command = [sys.executable, "-c", f"import os, pathlib, sys; {stack}; {say}; sys.stdin.read()", str(home)]
+    use = "from keyshift.services.stack import Stack, Users; home = pathlib.Path(sys.argv[1]); Users(home).add()"
+    command = [sys.executable, "-c", f"import os, pathlib, sys; {use}; {say}; sys.stdin.read()", str(home)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:
         yield process.stdout.readline().strip()
@@ -54,7 +57,7 @@ def test_only_embedded_services_that_nobody_else_uses_may_be_hit(tmp_path):
         require_possible(spec.scenario.faults(), None, SparkProfile())
     require_possible(parse("kill:slot@1"), None, SparkProfile())
     require_possible(spec.scenario.faults(), stack, SparkProfile())
-    stack._users.add()
+    Users(tmp_path).add()
     require_possible(spec.scenario.faults(), stack, SparkProfile())
     with using(tmp_path) as other, pytest.raises(BadInput, match=rf"other commands use it \(processes {other}\)"):
         require_possible(spec.scenario.faults(), stack, SparkProfile())
@@ -99,8 +102,8 @@ def test_a_service_that_others_have_begun_to_use_since_the_run_began_is_not_hit(
 
 
 def test_services_may_be_hit_by_what_a_batch_has_started_though_the_batch_uses_them(tmp_path):
-    Stack(tmp_path)._users.add()
-    with using(tmp_path, "print(stack.used_by_others(), flush=True)") as said:
+    Users(tmp_path).add()
+    with using(tmp_path, "print(Stack(home).used_by_others(), flush=True)") as said:
         assert said == "[]"
 
 
@@ -121,31 +124,35 @@ def test_a_restart_is_made_beside_the_run_which_waits_for_its_end(failure, noted
     assert (services.calls, failed) == ([("minio", 3.0)], noted)
 
 
+def lasts_s(made, fault):
+    """How long it is until a fault is over that nobody cuts short."""
+    began = time.monotonic()
+    made.hit(fault)
+    assert wait_until(lambda: not made.away, 60, 0.01)
+    return time.monotonic() - began
+
+
 def test_a_replica_goes_through_relays_only_if_it_is_to_be_cut_off(monkeypatch):
-    services, relays, slept, (restart, cut) = Services(), Mock(), [], parse("restart:minio@2,cut:kafka@4:2s")
+    services, relays, (restart, cut) = Services(), Mock(), parse("restart:minio@2,cut:kafka@4:0.05s")
     monkeypatch.setattr(service_faults, "Relays", relays)
     others = ServiceFaults(services, SparkProfile(), print, [restart])
     assert others.seen_by("config") == "config" and not relays.called
     others.close()
     made = ServiceFaults(services, SparkProfile(), print, [restart, cut])
-    monkeypatch.setattr(made._closing, "wait", slept.append)
     assert made.seen_by("config") is made.seen_by("config") is relays.return_value.seen_by.return_value
-    made.hit(cut)
+    assert lasts_s(made, cut) >= 0.05
     made.close()
     relays.assert_called_once_with(services, {"kafka"})
     assert relays.return_value.mock_calls == [*[call.seen_by("config")] * 2, call.cut(cut), call.end()]
-    assert slept == [2.0]
 
 
 def test_a_service_is_stopped_for_its_time(monkeypatch):
-    stopped, slept = [], []
+    stopped = []
     waker = SimpleNamespace(wait=lambda: stopped.append("was woken up"))
     monkeypatch.setattr(service_faults.faults, "stop", lambda *what: stopped.append(what) or waker)
     made = ServiceFaults(Services(), SparkProfile(), lambda line: None)
-    monkeypatch.setattr(made._closing, "wait", slept.append)
-    made.hit(*parse("stop:zookeeper@4:2s"))
-    made.close()
-    assert (stopped, slept) == ([(12345, 2.0), "was woken up"], [2.0])
+    assert lasts_s(made, *parse("stop:zookeeper@4:0.05s")) >= 0.05
+    assert stopped == [(12345, 0.05), "was woken up"]
 
 
 def test_who_ends_a_run_does_not_wait_for_a_service_that_is_stopped_for_an_hour(tmp_path, monkeypatch):
@@ -170,8 +177,8 @@ def test_a_service_that_is_away_for_an_hour_is_back_at_once_if_that_is_cut_short
     tmp_path, monkeypatch
 ):
     stack, did = Stack(tmp_path), []
-    monkeypatch.setattr(stack, "_stop", lambda services, say: did.append("ended"))
-    monkeypatch.setattr(stack, "_start", lambda services, say: did.append("started"))
+    monkeypatch.setattr(processes, "stop", lambda _: did.append("ended"))
+    monkeypatch.setattr(stack.node("kafka"), "start", lambda *_: did.append("started"))
     made = ServiceFaults(stack, SparkProfile(), print)
     [away] = parse("restart:kafka@4:3600s")
     made.hit(away)

@@ -47,7 +47,7 @@ def test_a_folder_goes_however_long_what_is_below_takes(client, job, monkeypatch
 def test_with_a_value_that_is_too_long_for_a_node_its_parts_go(client, job, gone):
     def written(path):
         """Gives its parts."""
-        writes = job._tree.writes(path, secrets.token_bytes(2 * PART_BYTES))
+        writes = tree.Tree(client, "/job", None).writes(path, secrets.token_bytes(2 * PART_BYTES))
         for each, data in writes:
             client.nodes |= {**dict.fromkeys(parents("/job", each), b""), each: data}
         return {each for each, _ in writes[:-1]}

@@ -155,9 +155,9 @@ def test_in_a_later_batch_nothing_happens_again_but_what_was_slow_stays_slow(hit
 
 
 def test_without_faults_to_come_no_steps_are_kept():
-    points = FaultPoints([], 0, 0)
+    points, kept = FaultPoints([], 0, 0), sys.getrefcount(STEP)
     points.published([(5, STEP)])
-    assert not points._steps
+    assert sys.getrefcount(STEP) == kept
 
 
 @pytest.mark.parametrize(("who", "hits"), [("slot", 10), ("daemon", 20), ("executor", 30)])

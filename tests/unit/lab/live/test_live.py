@@ -21,6 +21,7 @@ from keyshift.experiment.commands import Cancel, Double, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec, parameters, wanted_slots
 from keyshift.lab import run_loop
 from keyshift.lab.live import run as live_run
+from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.status import LEADS_TO, JobLife, JobState
 from keyshift.lab.run_loop import WINDOW_S, pause_before
 from keyshift.model.errors import (
@@ -528,10 +529,17 @@ def test_pauses_between_attempts_grow_and_old_deaths_are_forgotten():
     assert pause_before([5.0], 0) is None
 
 
-def test_whoever_stops_a_job_does_not_wait_for_the_end_of_a_fault_that_lasts_and_nothing_is_asked_then(job):
-    faults = job.inner.faults
+def test_whoever_stops_a_job_does_not_wait_for_the_end_of_a_fault_that_lasts_and_nothing_is_asked_then(
+    job, monkeypatch
+):
+    faults, ask = job.inner.faults, Inbox.ask
     faults.busy, job.loop.cut_faults_short = True, lambda: setattr(faults, "busy", False)
-    job.begin_stop()
-    assert job.ended.wait(60) and job.status()["state"] == "ended"
+
+    def asks_late(inbox, act):
+        job.begin_stop()
+        assert job.ended.wait(60) and job.status()["state"] == "ended"
+        return ask(inbox, act)
+
+    monkeypatch.setattr(Inbox, "ask", asks_late)
     with pytest.raises(BadInput, match="it is ended"):
-        job._run.inbox.ask(lambda: None)
+        job.do(Cancel())

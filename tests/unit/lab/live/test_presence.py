@@ -46,12 +46,13 @@ def test_where_nobody_drives_a_job_or_nothing_is_there_of_it_nobody_waits(memory
 
 
 def test_one_that_was_killed_is_waited_for_until_its_session_has_ended(memory):
-    killed, said, over = drives(), [], threading.Event()
-    killed._over.set()
+    killed, said, over = MemoryCoordination(memory, of_job(JOB)), [], threading.Event()
+    killed.begin()
+    killed.register(DRIVERS["one"], THIS)
 
     def say(line):
         said.append(line)
-        threading.Timer(0.05, lambda: over.set() or killed._session.lose()).start()
+        threading.Timer(0.05, lambda: over.set() or killed.lose()).start()
 
     Presence(ENDPOINTS, JOB, "secret").await_none(say)
     assert over.is_set()
@@ -62,7 +63,7 @@ def test_one_whose_session_was_given_up_is_there_again_until_it_ends(memory, mon
     monkeypatch.setattr(presence, "AGAIN_S", 0.01)
     mine, nodes = drives(), MemoryCoordination(memory, of_job(JOB))
     nodes.withdraw(ALL)
-    mine._session.lose()
+    memory.sessions[0].lose()
     assert not nodes.children(DRIVERS), "there is nothing of the job, for now"
     nodes.begin()
     assert wait_until(lambda: nodes.read_below(DRIVERS), 60)

@@ -3,10 +3,10 @@
 import socket
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
-from keyshift.lab.machine import network
 from keyshift.lab.machine.network import Connections
 from keyshift.waiting import wait_until
 
@@ -32,9 +32,10 @@ def other():
 
 def test_what_a_process_sends_and_another_one_receives_is_counted_from_the_first_look_on(other):
     process, connection = other
+    earlier, connections, names = Connections(), Connections(), {process.pid: "receives", 2**22 + 1: "gone"}
+    earlier.look(names)
     connection.sendall(bytes(3 * MIB))
-    connections, names = Connections(), {process.pid: "receives", 2**22 + 1: "gone"}
-    assert wait_until(lambda: _received(process.pid) >= 3 * MIB, 60, 0.01)
+    assert wait_until(lambda: _looked(earlier, names)["receives"] == (0, 3 * MIB), 60, 0.01)
     connections.look(names)
     assert connections.total["receives"] == (0, 0), "it was before"
     connection.sendall(bytes(MIB))
@@ -59,11 +60,7 @@ def test_a_connection_that_is_new_counts_whole_and_one_of_nobody_that_was_named_
 
 
 def test_where_the_kernel_does_not_tell_nothing_is_known(monkeypatch):
-    def refused():
-        raise PermissionError("not here")
-        yield
-
-    monkeypatch.setattr(network, "_counters", refused)
+    monkeypatch.setattr("pyroute2.netlink.diag.DiagSocket", Mock(side_effect=PermissionError("not here")))
     connections = Connections()
     connections.look({1: "init"})
     assert connections.total == {}
@@ -72,9 +69,3 @@ def test_where_the_kernel_does_not_tell_nothing_is_known(monkeypatch):
 def _looked(connections, names):
     connections.look(names)
     return connections.total
-
-
-def _received(pid):
-    """By the kernel, of all connections of the process."""
-    mine = {*network._connections(pid)}
-    return sum(each.received for connection, each in network._counters() if connection in mine)

@@ -10,7 +10,8 @@ from statistics import median
 import psutil
 import pytest
 
-from keyshift.lab.machine.sampler import CpuWatch, Sampler, Spending, Spent, processors_s, spent_s
+from keyshift.lab.machine import sampler as module
+from keyshift.lab.machine.sampler import CpuWatch, Sampler, Spending, Spent, spent_s
 from keyshift.model.records import Instance, PodUsed
 from keyshift.services import limits, processes
 from keyshift.waiting import wait_until
@@ -36,6 +37,15 @@ def stranger():
 
 def values(rows, metric, instance):
     return [value for _, name, of, value in rows if (name, str(of)) == (metric, instance)]
+
+
+def each_look(rows):
+    """What was seen at each look, by metric and instance, and how many processors were at work for us."""
+    found = {}
+    for at, metric, instance, value in rows:
+        found.setdefault(at, {}).setdefault(metric, {})[str(instance)] = value
+    for sample in found.values():
+        yield sample, sum(sum(sample.get(metric, {}).values()) for metric in ("cpu_cores", "harness_cores"))
 
 
 def test_processes_of_the_job_what_is_around_it_and_the_machine_are_told_apart(busy):
@@ -74,27 +84,25 @@ def test_what_is_not_ours_is_others_and_seconds_in_which_they_have_much_are_mark
     monkeypatch.setattr(limits, "allowed", limits.visible)  # the tests may run in a container
     with Sampler(lambda: {busy: "generator"}) as sampler:
         assert wait_until(lambda: sum(values(sampler.rows, "disturbed", "machine")) > 0, 60.0)
-    rows, found = sampler.rows, {}
-    for at, metric, instance, value in rows:
-        found.setdefault(at, {}).setdefault(metric, {})[str(instance)] = value
     assert stranger not in {process.pid for process in psutil.Process().children(recursive=True)}
-    for sample in found.values():
-        ours = sum(sum(sample.get(metric, {}).values()) for metric in ("cpu_cores", "harness_cores"))
+    for sample, ours in each_look(sampler.rows):
         machine = sample["machine_cores"]
         assert machine["others"] == pytest.approx(max(0.0, machine["busy"] - ours))
         much = machine["others"] + machine["stolen"] >= 0.1 * machine["all"]
         assert sample["disturbed"] == {"machine": float(much)}
 
 
-def test_in_a_container_with_a_quota_processors_are_of_that_and_nobody_knows_of_others(monkeypatch):
-    monkeypatch.setattr(limits, "allowed", lambda: 0.5)
-    sampler = Sampler(dict)
-    sampler._machine = (time.monotonic() - 1.0, processors_s())
-    for ours, busy in ((0.4, 0.4), (0.6, 0.5)):
-        sampled = [each for each in sampler._of_machine(ours) if each[0] != "run_queue"]
-        assert sampled == [("machine_cores", Instance("all"), 0.5), ("machine_cores", Instance("busy"), busy)]
-    watch = CpuWatch(dict)
-    watch._all = {kind: seconds - 5.0 for kind, seconds in watch._all.items()}
+def test_in_a_container_with_a_quota_processors_are_of_that_and_nobody_knows_of_others(stranger, monkeypatch):
+    monkeypatch.setattr(limits, "allowed", lambda: 0.1)
+    monkeypatch.setattr(module, "SAMPLED_S", 0.05)
+    watch, around = CpuWatch(dict), {}
+    with Sampler(lambda: around) as sampler:
+        assert wait_until(lambda: values(sampler.rows, "machine_cores", "busy"), 60.0)
+        around[stranger] = "generator"
+        assert wait_until(lambda: 0.1 in values(sampler.rows, "machine_cores", "busy"), 60.0)
+    for sample, ours in each_look(sampler.rows):
+        assert sample["machine_cores"] == pytest.approx({"all": 0.1, "busy": min(ours, 0.1)})
+        assert "disturbed" not in sample
     assert watch.part().others_s == 0.0
 
 
@@ -181,25 +189,23 @@ def of_the_job(rows):
     return sum(value * passed.get(at, 0.0) for at, *of, value in rows if of == what)
 
 
-def test_of_pods_what_they_used_since_they_told_last_is_sampled_once_whoever_of_their_slots_tells_it():
+def test_of_pods_what_they_used_since_they_told_last_is_sampled_once_whoever_of_their_slots_tells_it(monkeypatch):
+    monkeypatch.setattr(module, "SAMPLED_S", 0.01)
     other = None, PodUsed("10.0.0.1", 1_000_000, 1.0, 9 << 20, 0, 0)
-    told = [(None, PodUsed("10.0.0.2", 1_000_000, 5.0, 3 << 20, 1 << 20, 0)), other]
-    sampler = Sampler(dict, lambda: told)
-    assert list(sampler._of_pods()) == [], "since when is not known"
-    told[0] = None, PodUsed("10.0.0.2", 3_000_000, 6.0, 4 << 20, 3 << 20, 6 << 20)
-    told.append((None, PodUsed("10.0.0.2", 2_000_000, 5.5, 4 << 20, 0, 0)))  # another slot of it, which is late
-    pod = Instance("pod 1")
-    assert list(sampler._of_pods()) == [
-        ("cpu_cores", pod, 0.5),
-        ("rss_mib", pod, 4.0),
-        ("sent_mib", pod, 2.0),
-        ("received_mib", pod, 6.0),
-    ]
-    assert list(sampler._of_pods()) == [], "nobody has told anything new"
-    told[:] = [(None, PodUsed("10.0.0.2", 5_000_000, 6.0, 4 << 20, 4 << 20, 6 << 20))]
-    assert ("sent_mib", pod, 3.0) in sampler._of_pods(), "since it was seen first"
-    told[:] = [(1, PodUsed("10.0.0.1", 3_000_000, 2.0, 9 << 20, 0, 0))]
-    assert ("cpu_cores", Instance("pod 2", 1), 0.5) in sampler._of_pods()
+    first = None, PodUsed("10.0.0.2", 1_000_000, 5.0, 3 << 20, 1 << 20, 0)  # since when is not known
+    second = None, PodUsed("10.0.0.2", 3_000_000, 6.0, 4 << 20, 3 << 20, 6 << 20)
+    late = None, PodUsed("10.0.0.2", 2_000_000, 5.5, 4 << 20, 0, 0)  # as another slot of it has told
+    third = None, PodUsed("10.0.0.2", 5_000_000, 6.0, 4 << 20, 4 << 20, 6 << 20)
+    of_replica = 1, PodUsed("10.0.0.1", 3_000_000, 2.0, 9 << 20, 0, 0)
+    told = iter([[first, other], *[[second, other, late]] * 2, [third], [of_replica]])
+    with Sampler(dict, lambda: next(told, ())) as sampler:
+        assert wait_until(lambda: values(sampler.rows, "received_mib", "replica 1, pod 2"), 60.0, 0.01)
+    pods, metrics = ("pod 1", "pod 2", "replica 1, pod 2"), ("cpu_cores", "rss_mib", "sent_mib", "received_mib")
+    assert [[values(sampler.rows, metric, pod) for metric in metrics] for pod in pods] == [
+        [[0.5, 0.0], [4.0, 4.0], [2.0, 3.0], [6.0, 6.0]],
+        [[], [], [], []],
+        [[0.5], [9.0], [0.0], [0.0]],
+    ], "what was sent counts since a pod was seen first"
 
 
 @pytest.fixture
@@ -228,20 +234,20 @@ def test_what_is_below_a_process_around_the_job_is_not_the_jobs_either(with_chil
     assert sum(values(sampler.rows, "cpu_cores", "python_workers")) > 0, "what is below the driver alone is the job's"
 
 
-def test_what_is_apart_is_of_others_also_when_it_ends_and_this_process_hears_how_much_it_has_spent(monkeypatch):
+def test_what_is_apart_is_of_others_also_when_it_ends_and_this_process_hears_how_much_it_has_spent():
     """As a job in the background that a notebook's kernel has started before its runs."""
     with Sampler(lambda: {os.getpid(): "driver"}) as sampler:
         assert wait_until(lambda: bool(sampler.rows), 60.0)
         with subprocess.Popen([sys.executable, "-c", burning(3.0)]) as process:
-            monkeypatch.setattr(processes, "_apart", [psutil.Process(process.pid)])
+            processes.keep_apart(process.pid)
         seen = len(values(sampler.rows, "machine_cores", "all"))
         assert wait_until(lambda: len(values(sampler.rows, "machine_cores", "all")) > seen + 1, 60.0)
     assert of_the_job(sampler.rows) < 1.0
     assert sum(values(sampler.rows, "harness_cores", "driver")) < 2.5, "but what came behind the last look"
 
 
-def test_a_service_that_was_started_by_what_is_apart_is_around_the_job_all_the_same(with_child, monkeypatch):
-    monkeypatch.setattr(processes, "_apart", [psutil.Process(with_child)])
+def test_a_service_that_was_started_by_what_is_apart_is_around_the_job_all_the_same(with_child):
+    processes.keep_apart(with_child)
     [service] = psutil.Process(with_child).children()
     assert service.pid in spent_s([service.pid]) and not spent_s([]).keys() & {service.pid, with_child}
     with Sampler(lambda: {service.pid: "kafka"}) as sampler:

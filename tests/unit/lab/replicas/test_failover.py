@@ -8,7 +8,7 @@ import pytest
 
 from keyshift.lab.live.failover import Written
 from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
-from keyshift.lab.replicas import failover, resume_points
+from keyshift.lab.replicas import failover
 from keyshift.lab.replicas.failover import ReplicasFailover, point_of
 from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
 from keyshift.model.errors import Damaged, InputLost, NotThere, ServiceUnavailable
@@ -59,20 +59,6 @@ def test_a_journal_names_the_last_two_and_what_it_names_stays():
     rest = {"began_at": 1.0, "trigger": 2.0, "rates": {}, "migrations": [], "targets": {}}
     read = journal_from_json(journal_to_json(Journal(**vars(journal), **rest)))
     assert read.of_replicas.before == Written("run-r1", BEFORE.savepoint, {}, {})
-
-
-def test_what_a_journal_names_stays_while_that_is_written_though_newer_ones_come(monkeypatch):
-    made, points = failover_of(BEFORE, LAST)
-    stays = {}
-
-    def store(_, job):
-        return SimpleNamespace(keep_only=lambda names, of: stays.update({job: names}))
-
-    monkeypatch.setattr(resume_points, "SavepointStore", store)
-    made.journal()
-    points.written = point("run-r0", "capture-3", 60), point("run-r0", "capture-4", 70)
-    points._remove_old()
-    assert stays == {"run-r1": ["capture-1"], "run-r0": ["capture-2", "capture-3", "capture-4"]}
 
 
 @pytest.mark.parametrize("wrong", [Damaged("a checksum"), NotThere("gone")])

@@ -26,6 +26,7 @@ from keyshift.waiting import wait_until
 TOLD = application.ApplicationConfig(
     spark_profile=SparkProfile(), cores=4, jars=(), work=Path("work"), log=Path("spark-0.log"), more={"a": "1"}
 )
+GIVES_WAY = TOLD.model_copy(update={"gives_way": True})
 PODS = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
 RUN = RunQuery(replace(CONFIG, job="run", token="secret").of_replica(1), "checkpoint", 30.0, {0: 7, 1: 0})
 
@@ -59,10 +60,13 @@ def served(monkeypatch):
 
     def serve(commands, query, told=TOLD):
         said, begun, left = [], [], iter([*commands, Stop()])
+
+        def placed(*given):
+            session = SimpleNamespace(given=given, range=lambda rows: said.append("warm") or Mock())
+            return SimpleNamespace(session=session, await_executors=lambda: said.append("executors"))
+
         monkeypatch.setattr(application, "say", said.append)
-        monkeypatch.setattr(application, "_warm", lambda session: said.append("warm"))
-        placed = SimpleNamespace(await_executors=lambda: said.append("executors"))
-        monkeypatch.setattr(application, "PlacedSpark", lambda *given: placed.__setattr__("session", given) or placed)
+        monkeypatch.setattr(application, "PlacedSpark", placed)
         monkeypatch.setattr(application, "start_query", lambda *given: begun.append(given) or query)
         application.serve(told, SimpleNamespace(next=lambda timeout_s: next(left)))
         return said, begun
@@ -75,7 +79,7 @@ def test_a_query_begins_where_it_is_told_and_says_why_it_ends(served):
     said, begun = served([RUN, None, None], Query(3, error))
     assert said == ["executors", Ready(), QueryStarted(), QueryEnded("keyshift.model.errors.StateLost: unit 3 is gone")]
     [(session, *given)] = begun
-    assert (*session[:2], session[-1]) == (SparkProfile(), 4, {"a": "1"})
+    assert (*session.given[:2], session.given[-1]) == (SparkProfile(), 4, {"a": "1"})
     assert given == [RUN.config, Path("checkpoint"), 30.0, {0: 7, 1: 0}]
 
 
@@ -90,34 +94,35 @@ def test_a_query_that_runs_is_stopped_with_the_process(served):
 
 
 def test_one_that_gives_way_does_so_until_it_is_told_otherwise(served, monkeypatch):
-    nice = []
-    monkeypatch.setattr(application, "_be_nice", nice.append)
+    nice, own = [], SimpleNamespace(children=lambda recursive: [], threads=list)
+    monkeypatch.setattr(application, "AUTOGROUP", SimpleNamespace(write_text=nice.append))
+    monkeypatch.setattr(application.psutil, "Process", lambda: own)
     served([GiveWayNoMore()], Query(1))
-    assert nice == [0]
-    said, _ = served([RUN, GiveWayNoMore()], Query(9), TOLD.model_copy(update={"gives_way": True}))
-    assert nice == [0, application.NICE, 0]
+    assert nice == ["0"]
+    said, _ = served([RUN, GiveWayNoMore()], Query(9), GIVES_WAY)
+    assert nice == ["0", "10", "0"]
     assert said[:3] == ["executors", "warm", Ready()], "it takes no time from those that wait for it"
 
 
-def test_who_is_nice_is_so_with_all_that_it_has_started(monkeypatch, tmp_path):
+def test_who_is_nice_is_so_with_all_that_it_has_started(served, monkeypatch, tmp_path):
     sleeping = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     session, child = tmp_path / "autogroup", psutil.Process(sleeping.pid)
     own = SimpleNamespace(children=lambda recursive: [child], threads=list)
     monkeypatch.setattr(application, "AUTOGROUP", session)
     monkeypatch.setattr(application.psutil, "Process", lambda: own)
     try:
-        application._be_nice(7)
-        assert session.read_text() == "7" and os.getpriority(os.PRIO_PROCESS, sleeping.pid) == 7
+        served([], Query(1), GIVES_WAY)
+        assert session.read_text() == "10" and os.getpriority(os.PRIO_PROCESS, sleeping.pid) == 10
     finally:
         sleeping.kill()
         sleeping.wait()
 
 
 class Process:
-    """As ``JsonProcess``: it says what ``answers`` has for what it is told."""
+    """As ``JsonProcess``, with the number of none: it says what ``answers`` has for what it is told."""
 
     def __init__(self, module, config, reports, heard):
-        self.heard, self.told, self.running, self.pid, self.answers = heard, [], True, 0, {}
+        self.heard, self.told, self.running, self.pid, self.answers = heard, [], True, 2**22 + 1, {}
         self.config = config
         made.append(self)
 
@@ -145,7 +150,6 @@ made: list[Process] = []
 def begun(monkeypatch):
     """An application and its process."""
     monkeypatch.setattr(spark, "JsonProcess", Process)
-    monkeypatch.setattr(spark.Application, "_below", lambda self: [])
     monkeypatch.setattr(spark, "START_S", 0.2)
     monkeypatch.setattr(spark, "STOP_S", 0.2)
     made.clear()

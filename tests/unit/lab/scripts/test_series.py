@@ -2,11 +2,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from keyshift.analysis import metrics
 from keyshift.experiment.spec import make_spec
+from keyshift.lab.reporter import Reporter
 from keyshift.lab.run import run_in_one_job
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import series as scripts
-from keyshift.lab.scripts.series import CALM_S, Lap, Series, one_job
+from keyshift.lab.scripts.series import CALM_S, Series, one_job
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.model.records import Second
 
@@ -119,18 +121,19 @@ def test_runs_that_cannot_be_stored_are_not_made_again_as_some_are_stored_alread
     ],
     ids=["a job takes a while to start", "nothing came for a while", "nothing has come yet"],
 )
-def test_normal_latency_is_that_of_the_seconds_under_load_that_have_results(told, objective_ms):
-    series = Series([])
-    series.script(SimpleNamespace(system=None, began_at=19.5, traffic=SimpleNamespace(seconds=told)))
-    assert series._objective_ms == objective_ms
+def test_normal_latency_is_that_of_the_seconds_under_load_that_have_results(monkeypatch, told, objective_ms):
+    job, asked = CalmJob(spec(), 1.0), []
+    job.began_at, job.traffic = 19.5, SimpleNamespace(seconds=told)
+    job.calm = lambda since, seconds, objective_ms: asked.append(objective_ms) or True
+    played(monkeypatch, job, [job.spec])
+    assert asked == [objective_ms] * 2
 
 
 def test_each_lap_says_that_the_clock_was_set_though_that_is_known_behind_the_last_one(monkeypatch):
-    series, ended = Series([]), SimpleNamespace(verdict=lambda: "ok")
-    series.script(SimpleNamespace(system=None, end=lambda: ended, measured_wrong=["the clock was set"]))
-    series._laps = [Lap(spec(), number, 0.0, {}, None, 0, [f"note {number}"]) for number in (1, 2)]
-    monkeypatch.setattr(scripts, "evaluation_of", lambda ended, lap, verdict: lap.notes)
-    assert series.evaluations() == [(number, [f"note {number}", "the clock was set"]) for number in (1, 2)]
+    job = CalmJob(spec(), 1.0)
+    job.announce, job.measured_wrong = (lambda *_: job.notes.append(len(job.notes))), ["the clock was set"]
+    laps = played(monkeypatch, job, [job.spec] * 2)
+    assert [lap.notes for _, lap in laps] == [[number, "the clock was set"] for number in ("0", "1")]
 
 
 class CalmJob:
@@ -139,10 +142,11 @@ class CalmJob:
     def __init__(self, spec, takes_s):
         self.spec, self.takes_s, self.now, self.began_at = spec, takes_s, 1000.0, 990.0
         self.system, self.plans, self.traffic = self, self, self
-        self.notes, self.migrated_at = [], 0.0
+        self.notes, self.migrated_at, self.measured_wrong, self.reporter = [], [], [], Reporter(lambda line: None)
         self.time = self.perf_counter = lambda: self.now
         self.status, self.measure = (lambda: {"attempt": 0}), dict
-        self.announce = self.copied = self.end_copies = lambda *_: None
+        self.announce = self.copied = self.end_copies = self.verdict = lambda *_: None
+        self.end = lambda: self
 
     @property
     def seconds(self):
@@ -155,11 +159,21 @@ class CalmJob:
         return SimpleNamespace(stage=stage)
 
     def adopt(self, plan):
-        self.migrated_at = self.now + self.takes_s
+        self.migrated_at.append(self.now + self.takes_s)
         return 0
 
     def ended(self, stage, number):
-        return True if self.now >= self.migrated_at else None
+        return True if self.now >= self.migrated_at[-1] else None
+
+
+def played(monkeypatch, job, specs):
+    """What is known of these laps of a job: of each its span, and all."""
+    monkeypatch.setattr(scripts, "time", job)
+    monkeypatch.setattr(scripts, "evaluation_of", lambda ended, lap, verdict: lap)
+    series = Series(specs)
+    for moment in series.script(job):
+        job.now = max(job.now + 0.01, moment)
+    return series.evaluations()
 
 
 @pytest.mark.parametrize(
@@ -169,15 +183,10 @@ class CalmJob:
 )
 def test_a_lap_lasts_until_latency_was_normal_for_a_while_behind_its_migration(monkeypatch, takes_s, seconds, behind_s):
     mine = spec(seconds=seconds)
-    job, series = CalmJob(mine, takes_s), Series([mine])
-    monkeypatch.setattr(scripts, "time", job)
-    monkeypatch.setattr(series, "_go_back", lambda: iter(()))
-    asked, objective_ms = [], Series._objective_ms.fget
-    monkeypatch.setattr(Series, "_objective_ms", property(lambda of: asked.append(of) or objective_ms(of)))
-    series.script(job)
-    for moment in series._lap(mine):
-        job.now = max(job.now + 0.01, moment)
-    [lap] = series._laps
+    job, asked, objective_ms = CalmJob(mine, takes_s), [], metrics.objective_ms
+    monkeypatch.setattr(metrics, "objective_ms", lambda ms: asked.append(ms) or objective_ms(ms))
+    [(span, _)] = played(monkeypatch, job, [mine])
     assert job.strategy == mine.strategy.name, "what is told of the series meanwhile"
     assert len(asked) == 2, "it is of all seconds: once before the migration, and once behind it"
-    assert behind_s <= lap.span.end - job.migrated_at < behind_s + 2.5
+    _, _, migrated_at, _ = job.migrated_at  # behind practice, and before the way back
+    assert behind_s <= span.end - migrated_at < behind_s + 2.5
