@@ -19,22 +19,25 @@ CONFIG = replace(CONFIG, routers=ROUTERS, ordering="live_robin", heartbeat_us=20
 
 
 class World:
-    """Routers answer what ``says`` gives for their number and the epoch, if anything; ``told``: what they heard."""
+    """Routers answer what ``says`` gives for their number and the epoch, if anything; ``told``: what they heard of
+    ``what``, on which one agrees once.
+    """
 
     def __init__(self, says, config=CONFIG, agrees=None):
         self.nodes = MemoryCoordination(Memory(), config.root)
         self.nodes.begin()
         self.says, self.told, self.appointments = says, [], Appointments(config, self.nodes, agrees)
+        self.what = "7"
 
     def tell(self, appointment):
         self.told.append(appointment)
         for router in range(ROUTERS):
             answer = self.says(router, len(self.told))
             if not appointment.holds and answer is not None:
-                self.nodes.acknowledge(nodes.confirmed("7")[nodes.of_epoch(appointment.epoch, router)], answer)
+                self.nodes.acknowledge(nodes.confirmed(self.what)[nodes.of_epoch(appointment.epoch, router)], answer)
 
     def make(self, at_us=0):
-        self.epoch = self.appointments.make("7", self.tell, lambda: True, at_us)
+        self.epoch = self.appointments.make(self.what, self.tell, lambda: True, at_us)
         return self.told
 
 
@@ -60,7 +63,8 @@ def test_how_far_ahead_an_epoch_is_stays_between_limits(monkeypatch):
     monkeypatch.setattr(appointments, "now_us", lambda: 0)
     config = replace(CONFIG, heartbeat_us=1)
     world, late = World(lambda router, time: True, config), World(lambda router, time: False, config)
-    for _ in range(20):
+    for number in range(20):
+        world.what = str(number)
         world.make()
     late.appointments.make("7", late.tell, lambda: len(late.told) < 20)
     assert [each.told[-1].epoch for each in (world, late)] == [LEAST_US + 1, MOST_US + 1]
