@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.peers.runs import Opened, PeerLab, PeerSpec, local_spark, run_counting
+from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, local_spark, run_counting
 from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery, SparkQuery
 from keyshift.peers.spark_run import QUERIES, spark_spec
 from keyshift.progress import silent
@@ -39,7 +39,7 @@ def test_each_event_has_one_right_result(stack: Endpoints, spark: SparkSession, 
         return QUERIES[name](spec, spark, work, events, results)
 
     store = ResultStore(stack)
-    manifest = run_counting(spark_spec(name, SMALL), PeerLab(stack, store, tmp_path, silent), Opened(query))
+    manifest = run_counting(spark_spec(name, SMALL), PeerLab(stack, store, tmp_path, silent), OpenEngine(query))
     assert manifest.status == "ok" and manifest.summary is not None, manifest.verdict
     assert manifest.strategy == name and manifest.summary.events == 5500
     tables = store.get_tables(manifest.run_id)

@@ -9,7 +9,7 @@ from keyshift.driver.spark import require_no_spark
 from keyshift.lab.environment import require_possible_here
 from keyshift.model.errors import BadInput
 from keyshift.peers import flink_run, spark_run
-from keyshift.peers.runs import Opened, PeerLab, PeerSpec, peer_lab, repeated, run_counting
+from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, peer_lab, repeated, run_counting
 from keyshift.place.profile import load_profile
 from keyshift.studies.study import Points, Study, collect, specs_of
 
@@ -22,7 +22,7 @@ class Engine(NamedTuple):
     """
 
     spec: Callable[[Common], PeerSpec]
-    opened: Callable[[PeerSpec, PeerLab, str], AbstractContextManager[Opened]]
+    opened: Callable[[PeerSpec, PeerLab, str], AbstractContextManager[OpenEngine]]
 
 
 ENGINES = {

@@ -15,7 +15,7 @@ from keyshift.model.errors import BadInput
 from keyshift.peers.counting import CountedByResults, counting_spec, require_other_slots
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_job import RESCALE_S, AdaptiveFlinkQuery, FlinkQuery
-from keyshift.peers.runs import Opened, PeerLab, PeerSpec, peer_spec, run_peer
+from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, peer_spec, run_peer
 from keyshift.traffic.topics import Topic
 
 RESTART, RESCALE = "flink_restart", "flink_rescale"
@@ -48,7 +48,7 @@ def flink_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
 
 
 @contextmanager
-def opened(spec: PeerSpec, lab: PeerLab, profile: str) -> Iterator[Opened]:
+def opened(spec: PeerSpec, lab: PeerLab, profile: str) -> Iterator[OpenEngine]:
     """A cluster that stays for all repetitions. Raises ServiceUnavailable if Flink's jars cannot be had."""
 
     def query(each: PeerSpec, work: Path, events: Topic, results: Topic) -> FlinkQuery:
@@ -57,7 +57,7 @@ def opened(spec: PeerSpec, lab: PeerLab, profile: str) -> Iterator[Opened]:
 
     with flink(lab.home, max(spec.tasks.values()), lab.say, spec.job.snapshot_s) as client:
         told = partial(with_jvm, name="flink_jvm")
-        yield Opened(query, partial(run_peer, versions={"flink": client.version()}, told=told, beside=idle_jvm))
+        yield OpenEngine(query, partial(run_peer, versions={"flink": client.version()}, told=told, beside=idle_jvm))
 
 
 def with_jvm(metrics: pa.Table, name: str) -> pa.Table:

@@ -120,7 +120,7 @@ def tidied(close_job: Callable[[], None], traffic: Traffic, say: Say) -> Iterato
             all_of({"job": close_job, "topics": traffic.close}, say)
 
 
-class Opened(NamedTuple):
+class OpenEngine(NamedTuple):
     """An engine that is open, whose jobs count keys. ``query``: makes one for a run, in a folder that is removed behind
     it, with the topics of its events and results. ``run``: ``run_peer``, with what there is to tell of the engine.
     """
@@ -129,13 +129,13 @@ class Opened(NamedTuple):
     run: Callable[[PeerSpec, PeerLab, Callable[[str], AbstractContextManager[RunLoop]]], Manifest] = run_peer
 
 
-def run_counting(spec: PeerSpec, lab: PeerLab, opened: Opened) -> Manifest:
+def run_counting(spec: PeerSpec, lab: PeerLab, opened: OpenEngine) -> Manifest:
     """Make one run in an engine that is ``opened``; see ``run_peer``."""
     return opened.run(spec, lab, partial(_counting, spec, lab, opened))
 
 
 @contextmanager
-def _counting(spec: PeerSpec, lab: PeerLab, opened: Opened, run_id: str) -> Iterator[RunLoop]:
+def _counting(spec: PeerSpec, lab: PeerLab, opened: OpenEngine, run_id: str) -> Iterator[RunLoop]:
     events = Topic.at(lab.endpoints, f"{run_id}-events", spec.job.routers)
     results = Topic.at(lab.endpoints, f"{run_id}-results")
     reporter = Reporter(lab.say)

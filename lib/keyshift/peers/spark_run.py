@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keyshift.peers.counting import counting_spec, require_other_slots
-from keyshift.peers.runs import Opened, PeerLab, PeerSpec, local_spark, peer_spec
+from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, local_spark, peer_spec
 from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery, SparkQuery
 from keyshift.place.profile import load_profile
 from keyshift.traffic.topics import Topic
@@ -24,7 +24,7 @@ def spark_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
 
 
 @contextmanager
-def opened(spec: PeerSpec, lab: PeerLab, profile: str) -> Iterator[Opened]:
+def opened(spec: PeerSpec, lab: PeerLab, profile: str) -> Iterator[OpenEngine]:
     """A Spark session for all repetitions."""
 
     def query(each: PeerSpec, work: Path, events: Topic, results: Topic) -> SparkQuery:
@@ -32,4 +32,4 @@ def opened(spec: PeerSpec, lab: PeerLab, profile: str) -> Iterator[Opened]:
 
     options = load_profile(profile).spark.options() | SETTINGS
     with local_spark(spec.cores, lab.home, lab.say, options) as spark:
-        yield Opened(query)
+        yield OpenEngine(query)

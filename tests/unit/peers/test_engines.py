@@ -13,7 +13,7 @@ from keyshift.model.errors import BadInput
 from keyshift.peers import counting, engines
 from keyshift.peers.counting import CountingJob, CountingQuery, Stopped
 from keyshift.peers.engines import ENGINES, Engine, measure_beside_engines, measure_engine
-from keyshift.peers.runs import Opened
+from keyshift.peers.runs import OpenEngine
 from keyshift.peers.spark_job import CountedByState
 from keyshift.peers.spark_run import spark_spec
 from keyshift.studies.study import Study
@@ -86,7 +86,7 @@ def test_an_engine_is_opened_once_for_all_repetitions(monkeypatch):
     @contextmanager
     def opened(spec, lab, profile):
         seen.append((spec.peer, profile))
-        yield Opened(Query, lambda each, lab, prepared: small_store.run(each.workload.seed, each.peer))
+        yield OpenEngine(Query, lambda each, lab, prepared: small_store.run(each.workload.seed, each.peer))
         seen.append("closed")
 
     lab = SimpleNamespace(store=SimpleNamespace(get_tables=lambda run_id: run_id))
