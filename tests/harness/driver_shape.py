@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from places import AT_A_STOP, CALLS, NEEDS_NO_ROOM, WRITES, Fault
@@ -129,6 +129,11 @@ def draw_chain(
         )
 
     some = tuple(life(number) for number in range(rng.randint(1, MOST_LIVES)))
+    stands = any("pause" in (each.ends, *(fault.does for fault in each.faults)) for each in some)
+    if not stands:  # whoever stands has a machine of its own
+        down = random.Random(f"down {seed}")
+        lost = [down.choice((0.0, 0.0, 0.1, 0.3)) if each.ends == "kill" else 0.0 for each in some]
+        some = tuple(replace(each, forgets_s=s, loses_s=s) for each, s in zip(some, lost, strict=True))
     drawn_rate, drawn_requests_s = rng.choice((200.0, 500.0)), rng.choice((0.05, 0.15))
     rates = rate or drawn_rate, requests_s or drawn_requests_s
     return Chain(shape, some if lives is None else lives, *rates, answer_s)
