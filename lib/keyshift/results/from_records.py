@@ -34,8 +34,8 @@ def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stag
     counts. ``stage``: that gave them, the last one.
     """
     results = results[results["position"] >= 0]
-    if first_only:
-        results = results.sort_values("arrived_us").drop_duplicates(["router", "offset", "position"])
+    if first_only:  # where Kafka has lost an event, another one has its place
+        results = results.sort_values("arrived_us").drop_duplicates(["router", "offset", "position", "t"])
     created = (results["t"].to_numpy() - trigger_us) / SECOND_US
     latency = (results["arrived_us"].to_numpy() - results["t"].to_numpy()) / 1000
     return make_table(

@@ -166,9 +166,10 @@ def total(batches: Sequence[Forecast]) -> str:
     """Total of batches, one after the other, in words. What is known of load alone counts as that: so it is least."""
     to_do, runs = (sum(getattr(batch, name) for batch in batches) for name in ("to_do", "runs"))
     least = sum(batch.estimate.seconds for batch in batches)
+    some = "at least " if any(batch.untold for batch in batches) else ""
     return (
         f"in all {counted(len(batches), 'batch', 'batches')}: {counted(to_do, 'execution')} to do, with "
-        f"{counted(runs, 'run')}; {duration(least)} at the least"
+        f"{some}{counted(runs, 'run')}; {duration(least)} at the least"
     )
 
 

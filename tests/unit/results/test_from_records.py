@@ -112,22 +112,29 @@ def test_a_step_becomes_a_row_for_each_of_its_moves_and_those_of_several_stages_
 def test_latency_is_of_events_and_after_a_death_of_the_first_result_of_each():
     results = pd.DataFrame(
         {
-            "router": [0, 0, 0, -1],
-            "offset": [5, 5, 6, -1],
-            "position": [0, 0, 1, -1],
-            "t": [TRIGGER_US - 1_000_000, TRIGGER_US - 1_000_000, TRIGGER_US + 500_000, TRIGGER_US],
-            "arrived_us": [TRIGGER_US + 9_000, TRIGGER_US, TRIGGER_US + 502_500, TRIGGER_US],
-            "slot": [1, 0, 1, 0],
-            "replica": [0, 1, 0, 0],
+            "router": [0, 0, 0, -1, 0],
+            "offset": [5, 5, 6, -1, 5],
+            "position": [0, 0, 1, -1, 0],
+            "t": [
+                TRIGGER_US - 1_000_000,
+                TRIGGER_US - 1_000_000,
+                TRIGGER_US + 500_000,
+                TRIGGER_US,
+                TRIGGER_US + 600_000,
+            ],
+            "arrived_us": [TRIGGER_US + 9_000, TRIGGER_US, TRIGGER_US + 502_500, TRIGGER_US, TRIGGER_US + 604_000],
+            "slot": [1, 0, 1, 0, 0],
+            "replica": [0, 1, 0, 0, 0],
         }
     )
     every = latency_table(results, TRIGGER_US, first_only=False).to_pandas()
-    assert every["created_s"].tolist() == [-1.0, -1.0, 0.5]
-    assert every["latency_ms"].tolist() == pytest.approx([1009.0, 1000.0, 2.5])
+    assert every["created_s"].tolist() == [-1.0, -1.0, 0.5, 0.6]
+    assert every["latency_ms"].tolist() == pytest.approx([1009.0, 1000.0, 2.5, 4.0])
     first = latency_table(results, TRIGGER_US, first_only=True).to_pandas()
     assert first[["created_s", "latency_ms", "slot", "replica"]].to_numpy().tolist() == [
         [-1.0, 1000.0, 0, 1],
         [0.5, 2.5, 1, 0],
+        [0.6, 4.0, 0, 0],  # in the place of one that Kafka has lost
     ]
 
 

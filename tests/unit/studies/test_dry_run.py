@@ -124,6 +124,7 @@ def test_an_estimate_is_a_multiple_of_the_load_as_it_was_before_and_the_total_is
     one = forecast(prepared(folder, "list: [{keys: 40000000000}, {skew: 0.5}]"), None, MACHINE)
     assert total([many, one]) == "in all 2 batches: 4 executions to do, with 12 runs; 6 min at the least"
     assert total([one]).startswith("in all 1 batch: ")
+    assert ", with at least 12 runs; " in total([replace(many, untold={"nobody knows": [1]}), one])
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(90, "90 s"), (300, "5 min"), (7300, "2.0 h")])
@@ -184,6 +185,6 @@ def test_every_set_of_the_repository_is_described_and_possible_on_a_machine_that
     assert f"`{file.relative_to(ROOT / 'data').as_posix()}`" in (ROOT / "data" / "README.md").read_text()
     told = forecast(prepare(file, ROOT / "notebooks"), None, Resources(cpus=64, memory=1024 * GIB, free=1024 * GIB))
     refused = [reason for reason in told.refused if "use `--profile local-cluster`" not in reason]
-    assert refused == [] and told.executions
+    assert refused == [] and not told.untold and told.executions
     assert bool(told.runs) == (file.parent.name + "/" + file.stem.rpartition("-")[0] not in WITHOUT_RUNS)
     assert ("Flink" in told.services) == ("flink" in file.read_text())

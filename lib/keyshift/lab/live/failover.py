@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job, Past
+from keyshift.driver.snapshotter import MARK
 from keyshift.driver.stage import history_of
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.live.presence import Presence
@@ -17,7 +18,7 @@ from keyshift.model.notes import Note
 from keyshift.traffic.copies import Incarnation, Superseded
 from keyshift.traffic.topics import Epochs
 from keyshift.wire.config import JobConfig
-from keyshift.wire.savepoint import Savepoint
+from keyshift.wire.savepoint import Savepoint, SavepointStore
 
 
 @dataclass(frozen=True)
@@ -169,15 +170,19 @@ class JobFailover:
         those events, and comes once more. What cannot be read stays: an attempt dies of it, and the next begins from
         the one before.
 
-        Raises InputLost if each snapshot is to be judged, for which all that it has read has to be there.
+        Raises InputLost if each snapshot that was committed is to be judged, for which all that it has read has to be
+        there.
         """
+        config = self._job.config
+        if config.keep_snapshots:
+            store = SavepointStore(config.endpoints, config.job)
+            for name in store.committed(MARK):
+                self._job.output.require_input(store.manifest(name).offsets)
         while begin := journal.newest:
             try:
                 self._job.output.require_input(begin.offsets)
                 break
             except InputLost as error:
-                if self._job.config.keep_snapshots:
-                    raise
                 journal = replace(journal, past=_without_newest(journal.past, f"{begin.name} counts no more: {error}"))
         return journal
 

@@ -4,6 +4,7 @@ import json
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,6 +12,7 @@ from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
 from keyshift.experiment.commands import Migration
+from keyshift.lab.live import failover
 from keyshift.lab.live import journal as module
 from keyshift.lab.live.failover import JobFailover
 from keyshift.lab.live.journal import Journal, JournalWriter, journal_from_json, journal_to_json
@@ -103,18 +105,33 @@ def test_what_has_read_events_that_kafka_has_lost_is_left_out_down_to_the_beginn
     some = [replace(PAST.snapshots[0], name=f"snapshot-{at}", offsets={0: at}) for at in (3, 5, 6)]
     past = replace(PAST, snapshots=some, begun_from=replace(SAVED, offsets={0: 1}))
     config = SimpleNamespace(keep_snapshots=False)
-    failover = JobFailover(SimpleNamespace(output=SimpleNamespace(require_input=require_input), config=config), None)
+    made = JobFailover(SimpleNamespace(output=SimpleNamespace(require_input=require_input), config=config), None)
     journal = replace(JOURNAL, past=past)
     left = replace(past, snapshots=[each for each in some if each.offsets[0] <= kept])
     gone = [each.name for each in reversed(some) if each not in left.snapshots]
     if not kept:
         left, gone = replace(left, begun_from=None, first_version=NO_VERSION), [*gone, SAVED.name]
     notes = [Note(f"{name} counts no more: it ends at offset {kept}") for name in gone]
-    assert failover.readable(journal) == replace(journal, past=replace(left, notes=[*past.notes, *notes]))
-    assert (failover.readable(journal) is journal) is (kept == 6)
-    config.keep_snapshots = True  # all of them are to be judged
-    with pytest.raises(InputLost) if gone else nullcontext():
-        failover.readable(journal)
+    assert made.readable(journal) == replace(journal, past=replace(left, notes=[*past.notes, *notes]))
+    assert (made.readable(journal) is journal) is (kept == 6)
+
+
+@pytest.mark.parametrize("kept", [6, 5])
+def test_where_each_snapshot_is_to_be_judged_none_may_have_read_what_kafka_has_lost_also_if_no_journal_has_it(
+    monkeypatch, kept
+):
+    def require_input(offsets):
+        if offsets and offsets[0] > kept:
+            raise InputLost(f"it ends at offset {kept}")
+
+    store = Mock(committed=lambda of: [f"{of}{at}" for at in (4, 6)])
+    store.manifest = lambda name: SimpleNamespace(offsets={0: int(name[-1])})
+    monkeypatch.setattr(failover, "SavepointStore", lambda endpoints, job: store)
+    config = SimpleNamespace(keep_snapshots=True, endpoints=None, job="run")
+    job = SimpleNamespace(output=SimpleNamespace(require_input=require_input), config=config)
+    journal = replace(JOURNAL, past=replace(PAST, snapshots=[], begun_from=None))
+    with pytest.raises(InputLost) if kept == 5 else nullcontext():
+        assert JobFailover(job, None).readable(journal) is journal
 
 
 def test_a_damaged_journal_is_refused_with_the_field_and_without_values():
