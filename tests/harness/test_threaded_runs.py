@@ -87,6 +87,15 @@ def test_so_it_is_if_slots_work_in_turns(pool, seen, ordering, workload):
     assert not bad, "\n\n".join(map(str, bad))
 
 
+def test_in_turns_what_timers_of_a_first_stage_give_reaches_the_second(pool, seen):
+    calm = {"snapshot_s": 0.0, "flight_s": 0.0, "batch_s": None}
+    outcomes = list(pool.run(range(3), workload="nexmark", query="q4", ordering="live_robin", **calm))
+    for outcome in outcomes:
+        seen.update(outcome.seen)
+    bad = [outcome for outcome in outcomes if outcome.problems or not outcome.seen["turns"]]
+    assert not bad, "\n\n".join(map(str, bad))
+
+
 @pytest.mark.parametrize("workload", ALL_IN_TURNS)
 def test_no_job_that_works_in_turns_has_batches_that_take_longer_to_begin_than_they_last(workload):
     shapes = [draw(seed, workload=workload, ordering="live_robin") for seed in range(10_000, 10_100)]

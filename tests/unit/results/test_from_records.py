@@ -115,14 +115,8 @@ def test_latency_is_of_events_and_after_a_death_of_the_first_result_of_each():
             "router": [0, 0, 0, -1, 0],
             "offset": [5, 5, 6, -1, 5],
             "position": [0, 0, 1, -1, 0],
-            "t": [
-                TRIGGER_US - 1_000_000,
-                TRIGGER_US - 1_000_000,
-                TRIGGER_US + 500_000,
-                TRIGGER_US,
-                TRIGGER_US + 600_000,
-            ],
-            "arrived_us": [TRIGGER_US + 9_000, TRIGGER_US, TRIGGER_US + 502_500, TRIGGER_US, TRIGGER_US + 604_000],
+            "t": [TRIGGER_US + us for us in (-1_000_000, -1_000_000, 500_000, 0, 600_000)],
+            "arrived_us": [TRIGGER_US + us for us in (9_000, 0, 502_500, 0, 604_000)],
             "slot": [1, 0, 1, 0, 0],
             "replica": [0, 1, 0, 0, 0],
         }

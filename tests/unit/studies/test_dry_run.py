@@ -1,6 +1,7 @@
 """What a batch needs and how long it takes, without a service: small notebooks, and sets of the repository."""
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
