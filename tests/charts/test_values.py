@@ -765,6 +765,7 @@ def test_a_value_that_kubernetes_takes_is_taken(chart, case, setting, tmp_path):
         ("keyshift", None, ["redis.existingSecret.name=mine"], "lab.redisAccess.existingSecret differ"),
         ("keyshift", None, ["minio.enabled=false", "lab.services.minio=s3:443"], "lab.store.existingSecret.name"),
         ("keyshift", None, ["lab.kafkaAccess.tls=true"], "lab.kafkaAccess is for a Kafka of others"),
+        ("keyshift", None, ["lab.store.secure=true"], "lab.store.secure is for a store of others"),
         ("keyshift", None, ["minio.bucket=other"], "lab.store.bucket is keyshift"),
         ("keyshift", None, ["minio.existingSecret.name=mine"], "lab.store.existingSecret"),
     ],
