@@ -647,6 +647,7 @@ def test_a_name_that_yaml_reads_as_something_else_stays_a_text(name):
         ("minio", "secret", ["Secret.name=my-store", "Secret.accessKey=user", "Secret.secretKey=password"]),
         ("redis", "secret", ["helm test keyshift", "my-redis", "goes with its pod"]),
         ("lab", "batch", ["port-forward service/keyshift-lab 8888", "app.kubernetes.io/name=lab-batch", "helm test"]),
+        ("lab", "batch", ["delete job -l app.kubernetes.io/name=lab,app.kubernetes.io/instance=keyshift"]),
         ("lab", "alone", ["`helm upgrade`", "after about a minute"]),
         ("keyshift", None, ["port-forward service/keyshift-lab 8888", "get secret keyshift-lab", "helm uninstall"]),
         ("keyshift", None, ["`helm upgrade` changes (lab.spark, lab.services)", "after about a minute"]),
