@@ -23,6 +23,7 @@ from keyshift.control.files import Jobs
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.place.needs import Resources
+from keyshift.place.profile import Profile, SparkProfile
 from keyshift.planner import strategies
 from keyshift.program import INTERRUPTS
 from keyshift.services import processes
@@ -403,6 +404,15 @@ def test_a_notebook_whose_runs_do_not_fit_is_refused_before_anything_starts(tmp_
     done = keyshift("notebook", QUICKSTART, home=tmp_path)
     assert done.returncode == 2 and "of memory before the first event" in done.stderr
     assert not (tmp_path / "logs").exists()
+
+
+def test_that_executors_elsewhere_are_not_measured_is_told_before_they_are_started(tmp_path, monkeypatch):
+    pods = Profile(spark=SparkProfile(master="k8s://https://api"))
+    monkeypatch.setattr("keyshift.place.profile.load_profile", lambda _: pods)
+    monkeypatch.setattr("keyshift.lab.environment.open_lab", lambda *_: pytest.fail("it is opened"))
+    done = keyshift("calibrate", home=tmp_path)
+    words = "keyshift: executors at k8s://https://api are not on this machine: nothing to be measured here\n"
+    assert done.returncode == 2 and done.stderr.endswith(words)
 
 
 def test_a_notebook_that_fails_only_where_nothing_starts_is_executed(tmp_path, monkeypatch):

@@ -72,7 +72,10 @@ def calibrate(profile: ProfileOption = None, as_json: Json = False) -> None:
     from keyshift.experiment.spec import make_spec
     from keyshift.lab.environment import open_lab
     from keyshift.lab.machine.auto_load import chosen
+    from keyshift.place.profile import load_profile
 
+    if (spark := load_profile(profile).spark).on_kubernetes:
+        raise BadInput(f"executors at {spark.master} are not on this machine: nothing to be measured here")
     spec = make_spec(dict.fromkeys(OF_AUTO, AUTO))
     with open_lab([spec], profile) as lab:
         cost = lab.load_cost(again=True)

@@ -73,7 +73,7 @@ class RunLoop:
         self.open: Callable[[], Feed] = self.open_new
         self.each_second: list[Callable[[], None]] = []
         self.each_look: list[Callable[[], None]] = []
-        self.pods: Callable[[], Iterable[tuple[int | None, PodUsed]]] = tuple  # see ``Sampler``
+        self.pods: Callable[[], Iterable[tuple[int | None, PodUsed]]] | None = None  # see ``Sampler``
         self.parts: Callable[[], Mapping[int, Instance]] = dict  # likewise
         self.services: Callable[[], Mapping[int, str]] = dict  # processes of ours beside the job, with their names
         self.metrics: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext  # see ``run_metrics``

@@ -42,14 +42,16 @@ class Resources(NamedTuple):
 class Needs:
     """What one run needs, or several one after the other: the most of each.
 
-    ``cores``: logical ones, of all replicas together. ``processors``: at the least. ``keys_bytes``: of the keys that
-    exist from the start, in all processes; ``slots_bytes``: what routers and slots have of them. ``memory``: bytes
-    before the first event, ``keys_bytes`` among them. ``verdict_bytes``: what the driver has of all events of a run
-    when it is judged, about; nothing is refused for it. ``servers``: in which state is, if it is in some.
+    ``cores``: logical ones, of all replicas together. ``processors``: at the least. ``applications``: of Spark, each
+    with executors of its own: replicas, and spares for those that die. ``keys_bytes``: of the keys that exist from the
+    start, in all processes; ``slots_bytes``: what routers and slots have of them. ``memory``: bytes before the first
+    event, ``keys_bytes`` among them. ``verdict_bytes``: what the driver has of all events of a run when it is judged,
+    about; nothing is refused for it. ``servers``: in which state is, if it is in some.
     """
 
     cores: int = 0
     processors: int = 1
+    applications: int = 1
     keys_bytes: int = 0
     slots_bytes: int = 0
     memory: int = 0
@@ -75,7 +77,16 @@ def needs_of(spec: RunSpec) -> Needs:
     units = replicas * len(spec.tasks) * _units(spec) * UNIT_BYTES
     keys = in_slots + others
     servers = (backend.server,) if backend.server else ()
-    return Needs(replicas * spec.cores, replicas, keys, in_slots, tasks + units + keys, _verdict_bytes(spec), servers)
+    return Needs(
+        replicas * spec.cores,
+        replicas,
+        replicas + spec.job.spares,
+        keys,
+        in_slots,
+        tasks + units + keys,
+        _verdict_bytes(spec),
+        servers,
+    )
 
 
 def _verdict_bytes(spec: RunSpec) -> int:
@@ -184,11 +195,11 @@ def size(amount: int) -> str:
     return f"{amount / GIB:,.1f} GiB" if amount >= GIB else f"{amount / MIB:.0f} MiB"
 
 
-def executors(place: Profile, cores: int, replicas: int = 1) -> str:
-    """Give in words where the tasks of a run with so many ``cores``, of all ``replicas`` together, are."""
-    spark = place.spark
+def executors(place: Profile, needs: Needs) -> str:
+    """Give in words where the tasks of a run are."""
+    spark, cores = place.spark, needs.cores
     if spark.on_kubernetes:
-        there = replicas * spark.executors  # each replica has its own
+        there = needs.applications * spark.executors
         return (
             f"{-(-cores // spark.cores)} of {there} executors of {spark.cores} cores in pods, each asking "
             f"for {spark.request_cpu} CPU, {spark.memory} and {spark.memory_overhead}"

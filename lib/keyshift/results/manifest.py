@@ -218,7 +218,7 @@ class Summary(_Record):
     disturbed_s: MeasuredValue = Field(
         default=None,
         description="seconds after the warm-up in which the host, or processes that are not of the run, had at least a "
-        "tenth of those processors; null if nobody looked, as in a container with a quota",
+        "tenth of those processors; null if nobody looked, as in a container with a quota or with executors in pods",
     )
     parameters: dict[str, Scalar] = Field(description="effective parameters")
 

@@ -60,7 +60,8 @@ _COLUMNS: dict[str, list[pa.Field]] = {
             "embedded services, the driver's process; a Redis server that was started for the run, and a Spark that "
             "stands idle, are counted here, too), machine_cores (processors that the run may use: all, busy, busy for "
             "others, stolen; in a container with a quota: of how many it may have the time, and busy for the run), "
-            "disturbed (1 if others and the host had at least a tenth of them in the second before, else 0), "
+            "disturbed (1 if others and the host had at least a tenth of them in the second before, else 0; with "
+            "executors in pods nobody knows of others, and neither is there), "
             "run_queue (processes that run or could), throughput_per_s (1/s), fault, replicas (how many are full, "
             "where that changes), …",
         ),

@@ -16,7 +16,7 @@ from keyshift.lab.judge.evaluation import Span
 from keyshift.lab.machine import load_cost
 from keyshift.lab.run import Lab
 from keyshift.lab.scripts.series import Series, one_job
-from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
+from keyshift.model.errors import Deposed, ServiceUnavailable
 from keyshift.place.profile import SparkProfile
 from keyshift.redis_program import PASSWORD
 from keyshift.results.manifest import describe_machine
@@ -261,8 +261,6 @@ def test_where_executors_run_elsewhere_the_load_is_the_default_and_nothing_is_me
     [spec] = lab.settled([make_spec({"rate": "auto"})])
     assert (spec.run.rate, spec.run.auto) == (2000.0, "rate")
     assert "not measured" in said[0]
-    with pytest.raises(BadInput, match="not on this machine"):
-        lab.load_cost()
 
 
 @pytest.mark.parametrize(("to_slots", "slots_max"), [((3, 5), 5), ((4, 4), 0)])

@@ -41,7 +41,7 @@ def test_each_replica_has_tasks_and_state_of_its_own():
     assert needs.keys_bytes == 3 * 1000 * (1024 + 32 * 4) + 1000 * 32 * 2
     assert needs.memory == 3 * ((700 + 4 * 150) * MIB + 128 * 8192) + needs.keys_bytes
     spare = needs_of(make_spec(SEVERAL.parameters() | {"spares": 2}))
-    assert (spare.cores, spare.memory) == (12, needs.memory + 2 * 700 * MIB)
+    assert (spare.cores, spare.processors, spare.memory) == (12, 3, needs.memory + 2 * 700 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,16 @@ def test_keys_that_are_in_a_server_need_no_room_in_executors(own_backends):
 
 
 def test_executors_and_services_are_those_of_the_profile():
-    assert executors(HERE, 9) == "no executors, Spark in one process"
-    assert executors(Profile(spark=SparkProfile(master="local-cluster", executors=2)), 9) == (
+    assert executors(HERE, Needs(9)) == "no executors, Spark in one process"
+    assert executors(Profile(spark=SparkProfile(master="local-cluster", executors=2)), Needs(9)) == (
         "2 executors of 5 cores, processes of this machine"
     )
-    assert executors(PODS, 12, replicas=3).startswith("3 of 6 executors of 4 cores in pods")
-    assert executors(PODS, 7).startswith("2 of 2 executors of 4 cores in pods, each asking for 1 CPU, 1g and 512m")
+    assert executors(PODS, needs_of(SEVERAL)).startswith("3 of 6 executors of 4 cores in pods")
+    spare = needs_of(make_spec(SEVERAL.parameters() | {"spares": 2}))
+    assert executors(PODS, spare).startswith("3 of 10 executors"), "those of a spare stand idle, and are there"
+    assert executors(PODS, Needs(7)).startswith(
+        "2 of 2 executors of 4 cores in pods, each asking for 1 CPU, 1g and 512m"
+    )
     embedded = [f"{name} (embedded, one node)" for name in ("Kafka", "ZooKeeper", "MinIO")]
     assert services(HERE, Needs(servers=("Redis",)), ("Flink",)) == [*embedded, "Redis", "Flink"]
     of_three = ["Kafka (embedded, 3 nodes)", "ZooKeeper (embedded, 3 nodes)", embedded[-1]]

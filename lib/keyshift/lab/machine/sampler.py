@@ -79,14 +79,14 @@ class Sampler:
     ``around``: the processes that are not the job's, here or elsewhere, with their names; what is below one of them
     goes with it, but for this process. Of them only CPU is sampled. What else is ``processes.apart`` counts as others.
     Memory is resident memory: pages that forked workers share are counted in each of them. ``pods``: what executors
-    that are pods have used, by now, behind their replica; several may speak of one. ``parts``: of a job that has some,
-    such as replicas, by the process below which all processes of the part are.
+    that are pods have used, by now, behind their replica; several may speak of one. None: there are no such executors.
+    ``parts``: of a job that has some, such as replicas, by the process below which all processes of the part are.
     """
 
     def __init__(
         self,
         around: Callable[[], Mapping[int, str]],
-        pods: Callable[[], Iterable[tuple[int | None, PodUsed]]] = lambda: (),
+        pods: Callable[[], Iterable[tuple[int | None, PodUsed]]] | None = None,
         parts: Callable[[], Mapping[int, Instance]] = dict,
     ) -> None:
         self._around, self._pods, self._parts = around, pods, parts
@@ -183,7 +183,7 @@ class Sampler:
 
     def _of_pods(self) -> Iterator[tuple[str, Instance, float]]:
         newest, replicas = dict[str, PodUsed](), dict[str, int | None]()
-        for replica, told in self._pods():
+        for replica, told in self._pods() if self._pods else ():
             replicas[told.host] = replica
             newest[told.host] = max(newest.get(told.host, told), told, key=lambda each: each.at_us)
         for host, now in newest.items():
@@ -204,7 +204,7 @@ class Sampler:
         if not sees_others():
             allowed = limits.allowed()
             cores = {ALL: allowed, BUSY: min(ours, allowed)}
-        else:
+        elif self._pods is None:  # else some of them may be on this machine, and nobody knows which
             cores[OTHERS] = max(0.0, cores[BUSY] - ours)
             much = cores[STOLEN] + cores[OTHERS] >= DISTURBED_FROM * cores[ALL]
             yield DISTURBED, Instance("machine"), float(much)

@@ -106,6 +106,16 @@ def test_in_a_container_with_a_quota_processors_are_of_that_and_nobody_knows_of_
     assert watch.part().others_s == 0.0
 
 
+def test_with_executors_in_pods_nobody_knows_of_others_as_some_may_be_on_this_machine(monkeypatch):
+    monkeypatch.setattr(limits, "allowed", limits.visible)
+    monkeypatch.setattr(module, "SAMPLED_S", 0.05)
+    with Sampler(dict, tuple) as sampler:  # none of them has told anything yet
+        assert wait_until(lambda: values(sampler.rows, "run_queue", "machine"), 60.0)
+    for sample, _ in each_look(sampler.rows):
+        assert sample["machine_cores"].keys() == {"all", "busy", "stolen"}
+        assert "disturbed" not in sample
+
+
 def test_a_process_that_has_just_begun_is_the_jobs_from_its_first_moment():
     code = "import time\nwhile time.process_time() < 0.3: pass\ntime.sleep(1000)"
     with Sampler(dict) as sampler:
