@@ -49,6 +49,10 @@ class Deposed(KeyshiftError):
     """Another process drives the job now: this one ends, and leaves everything to it."""
 
 
+class PointsDied(KeyshiftError):
+    """Runs of some points have died: what shows the others lacks these."""
+
+
 class PlanRejected(KeyshiftError):
     """A strategy proposed a step that breaks an invariant of the plan; the message names which."""
 

@@ -312,7 +312,7 @@ def _run(
             notebook=prepared.notebook.name,
             parameters=execution.parameters,
             repetition=execution.repetition,
-            status=_status(verdicts, error),
+            status=_status(verdicts, error, executed is not None and executed.lacks_runs),
             verdicts=verdicts,
             error=error,
             copy_at=copy_at,
@@ -326,12 +326,12 @@ def _run(
     return record
 
 
-def _status(verdicts: dict[str, str], error: str | None) -> Literal["ok", "bad", "failed"]:
+def _status(verdicts: dict[str, str], error: str | None, lacks_runs: bool) -> Literal["ok", "bad", "failed"]:
     """What came of an execution. One whose runs are all bad has not failed, though its notebook got no further: made
     again, it would get no further either. One that lacks runs has failed, whatever the others are.
     """
     good = [verdict == "ok" for verdict in verdicts.values()]
-    if error is not None and (not good or any(good) or notebooks.DIED in error):
+    if error is not None and (not good or any(good) or lacks_runs):
         return "failed"
     return "ok" if all(good) else "bad"
 

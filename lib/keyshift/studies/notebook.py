@@ -23,7 +23,7 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
 from keyshift.experiment.parts import AUTO, OF_AUTO
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, PointsDied
 from keyshift.progress import DISPLAY, tell
 from keyshift.registry import unknown
 from keyshift.results.anonymous import anonymous_all, anonymous_output, anonymous_value, escaped
@@ -42,7 +42,6 @@ GONE_S = 1.0
 _RENDERED = ("text/html", "text/markdown")  # outputs that a browser gets as they are
 MIME = "application/vnd.keyshift.summaries+json"
 _NOTE = "  "  # begins a line with one, in what ``publish`` shows
-DIED = "points died"  # in the error of a notebook that lacks runs of some points
 _VERDICT, _OF_EACH = ": verdict ", "of each of these runs:"  # in the line before: of a run, and of all
 
 
@@ -143,13 +142,14 @@ def notes_in(output: Mapping[str, Any]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """Where an executed notebook is, and what its runs gave."""
+    """Where an executed notebook is, and what its runs gave. ``lacks_runs``: it ended as some points died."""
 
     notebook: Path
     html: Path
     figures: list[Path]
     rows: list[dict[str, Any]]
     error: str | None
+    lacks_runs: bool = False
 
 
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {  # in words, and what is one; of a parameter that says its type
@@ -209,7 +209,7 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
     [parameters] = checked_parameters(path, parameters)
     folder = _new_folder(home / "notebooks", path.stem)
     copy, html = folder / path.name, folder / f"{path.stem}.html"
-    error = None
+    error, lacks_runs = None, False
     try:
         papermill.execute_notebook(
             str(path),
@@ -222,6 +222,7 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
         )
     except PapermillExecutionError as failed:
         error = f"cell {failed.exec_count}: {failed.ename}: {failed.evalue}"
+        lacks_runs = failed.ename == PointsDied.__name__
     except RuntimeError as died:  # of nbclient and jupyter_client, which then have no other word
         error = f"its kernel: {died}; was it killed, or did memory run out?"
     executed = shareable(nbformat.read(copy, as_version=4), path)
@@ -236,7 +237,7 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
     figures = [folder / f"figure-{number}.png" for number in range(1, len(images) + 1)]
     for figure, image in zip(figures, images, strict=True):
         figure.write_bytes(base64.b64decode(image))
-    return Executed(copy, html, figures, summaries(executed), error)
+    return Executed(copy, html, figures, summaries(executed), error, lacks_runs)
 
 
 def _new_folder(where: Path, name: str) -> Path:

@@ -15,7 +15,7 @@ from keyshift.experiment.parameters import DEFAULTS, declared
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.environment import open_lab
 from keyshift.lab.run import run_each, run_in_one_job
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, PointsDied
 from keyshift.planner import change
 from keyshift.planner import strategies as known
 from keyshift.progress import Say
@@ -167,7 +167,7 @@ class Study:
         further, and whoever reads it or its batch has to find them. If points died, too, that is what is said.
         """
         if not self.manifests:
-            raise KeyshiftError(f"all points died: {'; '.join(self.died.values())}")
+            raise PointsDied(f"all points died: {'; '.join(self.died.values())}")
         if not self.good():
             self.publish()
             raise KeyshiftError(
@@ -175,11 +175,11 @@ class Study:
             )
 
     def publish(self) -> None:
-        """Leave a row per run in the last cell, see ``notebook.publish``. Then raises KeyshiftError if points died."""
+        """Leave a row per run in the last cell, see ``notebook.publish``. Then raises PointsDied if some have."""
         notebook.publish({name: [manifest for manifest, _ in some] for name, some in self.runs.items()})
         if self.died:
             died = "; ".join(f"{name} ({why})" for name, why in self.died.items())
-            raise KeyshiftError(f"{len(self.died)} of {len(self.specs)} {notebook.DIED}: {died}")
+            raise PointsDied(f"{len(self.died)} of {len(self.specs)} points died: {died}")
 
 
 def _defaults(spec: RunSpec) -> dict[str, Any]:

@@ -214,16 +214,16 @@ def test_bad_runs_are_what_counts_where_a_notebook_got_no_further_and_are_not_ma
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "error"),
+    ("verdicts", "error", "lacks_runs"),
     [
-        (["bad"], "cell 1: KeyshiftError: 4 of 5 points died: fluid (Kafka is away)"),
-        (["ok", "bad"], "its kernel: died; was it killed?"),
+        (["bad"], "cell 1: PointsDied: 4 of 5 points died: fluid (Kafka is away)", True),
+        (["ok", "bad"], "its kernel: died; was it killed?", False),
     ],
 )
-def test_an_execution_that_lacks_runs_is_made_again_whatever_the_others_are(folder, bench, verdicts, error):
+def test_an_execution_that_lacks_runs_is_made_again_whatever_the_others_are(folder, bench, verdicts, error, lacks_runs):
     def lacks(*given):
         rows = [{"run_id": f"run-{verdict}", "verdict": verdict} for verdict in verdicts]
-        return replace(Executor()(*given), rows=rows, error=error)
+        return replace(Executor()(*given), rows=rows, error=error, lacks_runs=lacks_runs)
 
     [record] = bench.run(prepared(folder), lacks).values()
     assert (record.status, [*record.verdicts.values()]) == ("failed", verdicts)

@@ -160,6 +160,13 @@ def test_a_kernel_that_dies_is_a_failure_with_a_copy_of_what_came_before(tmp_pat
     assert "before" in executed.html.read_text()
 
 
+def test_a_notebook_some_of_whose_points_died_lacks_their_runs(tmp_path):
+    lines = "from keyshift.model.errors import PointsDied", "raise PointsDied('1 of 2 points died: lazy')"
+    nbformat.write(new_notebook(cells=[new_code_cell("\n".join(lines))], metadata=KERNEL), tmp_path / "one.ipynb")
+    executed = execute(tmp_path / "one.ipynb", {}, tmp_path)
+    assert executed.lacks_runs and executed.error == "cell 1: PointsDied: 1 of 2 points died: lazy"
+
+
 @pytest.fixture
 def copied(tmp_path, monkeypatch):
     """A notebook that is executed without a kernel."""

@@ -7,7 +7,7 @@ import pytest
 from small_lab import opens
 
 from keyshift.lab.run import run_each
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, PointsDied
 from keyshift.studies import study as studies
 from keyshift.studies.study import Study, measure, named
 
@@ -152,7 +152,7 @@ def test_a_point_that_dies_does_not_stop_the_others_and_is_named_at_the_end(lab,
     lab.dies = {"fluid"}
     study = measure(named(["fluid", "lazy"]))
     assert study.verdicts()["verdict"].to_dict() == {"lazy": "ok", "fluid": "died: fluid died"}
-    with pytest.raises(KeyshiftError, match=r"1 of 2 points died: fluid \(fluid died\)"):
+    with pytest.raises(PointsDied, match=r"1 of 2 points died: fluid \(fluid died\)"):
         study.publish()
     lab.dies = {"fluid", "lazy"}
     with pytest.raises(KeyshiftError, match="all points died: fluid died; lazy died"):

@@ -171,9 +171,8 @@ class Replicas:
         past, begin, of = journal.past, journal.past.begun_from, journal.of_replicas
         assert of is not None
         before = replica.job.config
-        newest = max(
-            newest_attempt(before), *(each.attempt for each in of.began[replica.number])
-        )  # ZooKeeper may forget
+        # The journal knows attempts that ZooKeeper may have lost.
+        newest = max(newest_attempt(before), *(each.attempt for each in of.began[replica.number]))
         config = dataclasses.replace(before, attempt=newest + 1, epochs=epochs, faults=())
         config = dataclasses.replace(config, order_begins=self._order_begins)
         if begin is not None:
