@@ -31,9 +31,10 @@ from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 
-# Versions that a resume leaves out and revokes: of what its machine had in memory alone when that went down, ZooKeeper
-# may have confirmed so much that nobody knows of any more. A journal is a minute old at the most, and a step takes
-# milliseconds.
+# Versions that a resume leaves out and revokes, at the least: of what its machine had in memory alone when that went
+# down, ZooKeeper may have confirmed so much that nobody knows of any more. A journal is a minute old at the most, and a
+# step takes milliseconds. Of a resume that went down before its first journal nobody knows where it began: so each
+# begins at what the clock says in microseconds, if that is further: nobody makes a step in each of them.
 GAP = 1_000_000
 
 
@@ -195,16 +196,16 @@ class Job:
         self._give_up_unreadable()
         self._go_on(self._query.stop_for_the_next())
 
-    def _go_on(self, unfinished: Sequence[Unfinished], gap: int = 0) -> None:
+    def _go_on(self, unfinished: Sequence[Unfinished], resumed: bool = False) -> None:
         """Begin the next attempt, as ``recover`` says. ``unfinished``: of each stage, what the one before has left.
-        ``gap``: so many versions behind that may have been used, too.
+        ``resumed``: versions behind that may have been used, too.
         """
         self._called = ""  # nobody in the next one has heard of that
         snapshot = self.snapshots.last
         begin = snapshot or self._begun_from
         offsets = begin.offsets if begin else None
         behind = snapshot.version if snapshot else self._first_version
-        begins = [_next_version(left, gap) for left in unfinished]
+        begins = [_next_version(left, _unknown(left) if resumed else 0) for left in unfinished]
         restore = begin.name if begin else None
         with ThreadPoolExecutor(1) as aside:  # Kafka takes as long to tell as Spark to begin
             there = aside.submit(self.output.require_input, offsets or {})
@@ -257,7 +258,7 @@ class Job:
             for each, of in zip(config.chain(), left, strict=True)
         }
         self.config = dataclasses.replace(config.with_slots(tasks), attempt=attempt)
-        self._go_on(left, GAP)
+        self._go_on(left, resumed=True)
 
     def _give_up_unreadable(self) -> None:
         """Give up the newest snapshot, or without one the savepoint of a restart, if the attempt has begun from it and
@@ -383,6 +384,11 @@ def forget_attempts(config: JobConfig) -> None:
 def _attempts(participant: Coordination) -> list[int]:
     """The attempts of which there is anything; ``participant``: at the root of the job."""
     return [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]
+
+
+def _unknown(left: Unfinished) -> int:
+    """How many versions behind the last known one another driver may have used."""
+    return max(GAP, now_us() - left.assignment.version)
 
 
 def _next_version(left: Unfinished, gap: int = 0) -> Unfinished:

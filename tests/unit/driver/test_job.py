@@ -592,6 +592,13 @@ def test_what_ends_the_snapshots_is_the_controlling_threads(job):
         job.check()
 
 
+@pytest.fixture
+def clock_is_behind(monkeypatch):
+    """It says less than the versions, as if it had been set back."""
+    monkeypatch.setattr(module, "now_us", lambda: 0)
+
+
+@pytest.mark.usefixtures("clock_is_behind")
 def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes_all_that_came_behind_it(job):
     """The driver died in the attempt behind the one that its journal knows, at a version that nobody wrote down."""
     past = job.past()
@@ -618,6 +625,7 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
         successor(job).resume(past)
 
 
+@pytest.mark.usefixtures("clock_is_behind")
 @pytest.mark.parametrize(
     ("number", "newest", "slots"),
     [(1, Assignment(START.version + 1, (0, 1, 2, 3)), 4), (0, Assignment(START.version + 4, (1, 1, 1, 1)), 2)],
@@ -634,6 +642,7 @@ def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_what_was_pu
     assert other.revoked == Versions(((NO_VERSION, newest.version + 1 + GAP),))
 
 
+@pytest.mark.usefixtures("clock_is_behind")
 def test_another_process_goes_on_with_what_its_journal_has_if_zookeeper_has_lost_that(job):
     """It had confirmed it, and its machine went down: of that and of all since it knows nothing."""
     past, newest = job.past(), Assignment(START.version + 4, MOVED)
@@ -850,6 +859,7 @@ def test_a_driver_that_was_deposed_learns_it_from_its_coordinator(job):
         wait_until(job.check, 60, 0.01)
 
 
+@pytest.mark.usefixtures("clock_is_behind")
 def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_published(job):
     """Slots of the old query may go on under that one, and what they say under it is revoked."""
     later = PublishAssignment(Assignment(START.version + 3, START.owner))
@@ -862,6 +872,20 @@ def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_pub
     (begin,) = other.stage("counter").history.begins[1:]
     assert begin == START.version + 4 + GAP, "nor under what ZooKeeper has lost"
     assert START.version + 3 in other.revoked and begin - 1 in other.revoked and begin not in other.revoked
+
+
+def test_a_resume_of_which_nothing_is_left_is_not_repeated_under_its_versions(job):
+    """Its machine went down before its first journal, and ZooKeeper has lost that there was one."""
+    past = job.past()
+    job.stop()
+    lost = resumed(job, past)
+    lost.stop()
+    at_root = Participant(job.memory, nodes.of_job("job"))
+    at_root.withdraw(nodes.of_attempt(lost.config.attempt))
+    other = resumed(job, past)
+    assert other.config.attempt == lost.config.attempt, "nobody knows of it"
+    (used,) = lost.stage("counter").history.begins[1:]
+    assert used in other.revoked and other.stage("counter").assignment.version > used
 
 
 def test_nobody_goes_on_with_a_job_that_has_ended(job):

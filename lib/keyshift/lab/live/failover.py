@@ -1,5 +1,6 @@
 """How another process goes on with a job whose driver is gone."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -176,8 +177,10 @@ class JobFailover:
         config = self._job.config
         if config.keep_snapshots:
             store = SavepointStore(config.endpoints, config.job)
+            furthest: Counter[int] = Counter()
             for name in store.committed(MARK):
-                self._job.output.require_input(store.manifest(name).offsets)
+                furthest |= Counter(store.manifest(name).offsets)
+            self._job.output.require_input(furthest)
         while begin := journal.newest:
             try:
                 self._job.output.require_input(begin.offsets)
