@@ -28,7 +28,7 @@ from keyshift.results.files import Files
 from keyshift.services.jars import require_java
 from keyshift.studies.batch import ExecutionRecord, PreparedBatch, counted, ended
 
-# Of ``keyshift.suite``: behind the last cell that imports one of these, a notebook starts nothing.
+# Of ``keyshift.suite``: behind the last cell that names one of these, a notebook starts nothing.
 STARTS = {
     *("measure", "measure_beside_engines", "measure_beside_plain", "measure_highest_rates"),
     *("open_lab", "play", "start_job"),
@@ -63,7 +63,7 @@ def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
     nothing = Asked((), load_profile())
     names: dict[str, Any] = {"__name__": "__main__", "display": lambda *_, **__: None}
     try:
-        last = max((number for number, cell in enumerate(cells) if _starts(cell.source)), default=-1)
+        last = _last_that_starts([cell.source for cell in cells])
         with nothing_starts(), contextlib.chdir(notebook.parent), contextlib.redirect_stdout(io.StringIO()):
             for cell in cells[: last + 1]:
                 exec(compile(cell.source, notebook.name, "exec"), names)
@@ -78,14 +78,22 @@ def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
     return nothing
 
 
-def _starts(source: str) -> bool:
-    """Whether a cell imports one of STARTS, or may do so, as what is below the magic of a whole cell."""
-    if source.lstrip().startswith("%%"):
-        return "keyshift.suite" in source
-    return any(
-        isinstance(node, ast.ImportFrom) and node.module == "keyshift.suite" and STARTS & {n.name for n in node.names}
-        for node in ast.walk(ast.parse(TransformerManager().transform_cell(source)))
-    )
+def _last_that_starts(sources: Sequence[str]) -> int:
+    """The number of the last cell that imports one of STARTS, names it once more behind that, or may do so, as what is
+    below the magic of a whole cell; -1: there is none.
+    """
+    last, names = -1, set[str]()
+    for number, source in enumerate(sources):
+        if source.lstrip().startswith("%%"):
+            last = number if any(name in source for name in ("keyshift.suite", *names)) else last
+            continue
+        nodes = [*ast.walk(ast.parse(TransformerManager().transform_cell(source)))]
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "keyshift.suite"]
+        imported = {each.asname or each.name for node in imports for each in node.names if each.name in STARTS}
+        names |= imported
+        if imported or names & {node.id for node in nodes if isinstance(node, ast.Name)}:
+            last = number
+    return last
 
 
 class Estimate(NamedTuple):

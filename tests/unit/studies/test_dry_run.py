@@ -103,6 +103,14 @@ def test_what_cannot_be_told_is_not_refused_and_takes_as_long_as_the_others_of_i
     copy.cells += [nbformat.v4.new_code_cell(source) for source in ("!ls", "%matplotlib inline", "%%html\n<p>")]
     nbformat.write(copy, notebook)
     assert len(asked_of(notebook, {}).specs) == 2, "magics behind the runs do not matter"
+    imports, *behind = MEASURES.strip().splitlines()
+    copy.cells[-4:] = [nbformat.v4.new_code_cell(source) for source in (imports, "keys *= 2", "\n".join(behind), "!ls")]
+    nbformat.write(copy, notebook)
+    assert [spec.workload.keys for spec in asked_of(notebook, {}).specs] == [2000, 2000], "what is imported may wait"
+    copy.cells[-2].source = f"%%time\n{copy.cells[-2].source}"
+    nbformat.write(copy, notebook)
+    with pytest.raises(BadInput, match="what it needs cannot be told, SyntaxError"):
+        asked_of(notebook, {})
 
 
 def test_without_java_nothing_can_run_here(folder, monkeypatch):
@@ -168,9 +176,9 @@ def test_executions_of_the_same_set_say_how_long_the_others_take(folder):
 @pytest.mark.parametrize(
     ("file", "runs", "load_s"),
     [
-        ("spacker/04_overhead-smoke.yaml", 3, 3 * 13.0),  # no support, no copies, all copied
-        ("compare/05_engines-smoke.yaml", 4, 4 * 16.0),
-        ("start/02_explore-smoke.yaml", 1, 30.0),  # a live job, for as long as its script
+        ("spacker/04_overhead-smoke.yaml", 3, 3 * 10.0),  # no support, no copies, all copied
+        ("compare/05_engines-smoke.yaml", 4, 4 * 12.0),
+        ("start/02_explore-smoke.yaml", 1, 21.0),  # a live job, for as long as its script
         ("start/01_strategy_space-smoke.yaml", 0, 0.0),
     ],
 )
