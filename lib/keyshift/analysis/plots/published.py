@@ -20,7 +20,7 @@ def published_figure(lines: Mapping[str, pd.DataFrame], measure: str, *, title: 
     """
     first = next(iter(lines.values()))
     need(first, ["point", "published", "ours"], "published_figure")
-    ax = new_axes((max(5.0, 1.1 * len(first)), 3.6))
+    ax = new_axes((max(5.0, 1.1 * len(first)), 3.4 + 0.15 * len(lines)))
     handles = [legend_line("published", **PUBLISHED)]
     ax.plot(range(len(first)), first["published"], **PUBLISHED)
     for name, look in styles(list(lines)).items():

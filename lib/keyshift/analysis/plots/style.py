@@ -24,6 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 LEGEND_COLUMNS = 3
+CHARACTERS_PER_INCH = 17  # of a legend
 _ALONE = RLock()  # settings of figures are those of all threads
 
 
@@ -212,8 +213,10 @@ def legend_line(label: str, **how: Any) -> Line2D:
 
 
 def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
-    """A legend outside the Axes; more than one row of it goes by fewer columns, or wide names squeeze the figure."""
+    """A legend outside the Axes, with as many columns as are not wider than the figure: or they squeeze it."""
     columns = len(handles) if len(handles) <= 5 else LEGEND_COLUMNS
+    widest = max((len(str(handle.get_label())) for handle in handles), default=0) + 6  # characters, with the sign
+    columns = min(columns, max(1, int(ax.get_figure(root=True).get_figwidth() * CHARACTERS_PER_INCH / widest)))
     ax.legend(
         handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, frameon=False, fontsize="small"
     )

@@ -19,3 +19,11 @@ def test_published_values_and_each_of_ours_are_a_line_over_the_points():
     assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "P99 (ms)")
     with pytest.raises(BadInput, match="no column ours"):
         published_figure({"one": POINTS}, "P99 (ms)")
+
+
+@pytest.mark.filterwarnings("error")
+def test_long_names_are_below_each_other_and_leave_room_for_the_lines():
+    names = [f"keycount, frame_ms=20, seconds=24, state_bytes={2**n}, to_slots=6, trigger_s=4" for n in range(8)]
+    ax = published_figure({name: POINTS.assign(ours=1.0) for name in names}, "P99 (ms)")
+    ax.figure.draw_without_rendering()
+    assert ax.get_position().width > 0.5 and ax.get_position().height > 0.3
