@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from pydantic import Field, computed_field
+from pydantic import BaseModel, Field, computed_field
 
 from keyshift.checks import check_workload
 from keyshift.checks.workload import check_moves, draw_frames
@@ -206,6 +206,14 @@ class NoSkew(Grouped):
     summary: ClassVar[str] = "nobody knows how its keys come"
 
 
+class NoOnly(BaseModel):
+    name: ClassVar[str] = "no_only"
+    summary: ClassVar[str] = "its parameters are not those of Grouped"
+    key_groups: int
+    bins: int
+    skew: float
+
+
 class SaysMore(KeyCount):
     @computed_field
     @property
@@ -268,6 +276,7 @@ BROKEN = {
     "no timer": (that_overlooks("has no timer"), "a timer is missing in the final state, and the verdict does not"),
     "a timer": (that_overlooks("a timer is set"), "a timer is there that nobody has set in the final state, and the"),
     "no skew": (NoSkew, "no_skew has skew None: must be a number"),
+    "no only": (NoOnly, r"no_only has no only\(units\): it may give None"),
     "computed": (SaysMore, "keycount is not made anew of what its model_dump.. gives: unknown key 'twice'"),
     "no JSON": (SetsOfNames, r"names was \('a', 'b'\), and is \['a', 'b'\]"),
     "a list": (Weighted, r"weights = \[1.0, 2.0\]: results tell a number, a text or a truth value of each parameter"),

@@ -34,7 +34,7 @@ def shares_before(metrics: pd.DataFrame, since_s: float) -> tuple[float | None, 
 
 def shares(metrics: pd.DataFrame) -> pd.DataFrame:
     """Shares of the processors that the run may use, over time: index second (int), columns busy, stolen and others
-    (of busy; both NaN if not known), 0 to 1. Empty if the run has no such samples.
+    (of busy), each of the two NaN if not known, 0 to 1. Empty if the run has no such samples.
     """
     sampled = metrics[metrics["metric"] == MACHINE]
     second = np.floor(sampled["t_s"]).astype("int64").rename("second")

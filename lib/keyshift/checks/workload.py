@@ -49,6 +49,8 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
     require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
     skew = getattr(workload, "skew", None)
     require(isinstance(skew, Real), f"{name} has skew {skew!r}: must be a number; 0 if none of its keys is known")
+    judged_apart = callable(getattr(workload, "only", None))
+    require(judged_apart, f"{name} has no only(units): it may give None, if the verdict on a unit needs others")
     _check_parameters(workload)
     require(len(workload.sources) > 0, f"{name} has no source")
     require(len(workload.stages) > 0, f"{name} has no keyed stage")

@@ -81,6 +81,7 @@ class CountedByResults(KeyCount):
     """``keycount`` of which the final state is not read: the last count of each key says what it must be."""
 
     name: ClassVar[str] = "keycount"
+    apart: ClassVar[bool] = True
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

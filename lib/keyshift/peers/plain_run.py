@@ -47,6 +47,7 @@ class UnreadMicro(Micro):
     """``micro`` of which nobody reads the final state."""
 
     name: ClassVar[str] = "micro"
+    apart: ClassVar[bool] = True
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

@@ -127,6 +127,8 @@ def _stored(store: ResultStore, batches: Batches | None) -> tuple[list[str], int
     if batches is None:
         rows = store.list_runs()
         found = rows[rows["status"] != "unreadable"]["run_id"].tolist()[::-1]
+        if not found and len(rows):
+            raise BadInput(f"none of the stored runs ({len(rows)}) can be read: `keyshift results list` says why")
         if not found:
             raise BadInput("no run is stored yet: `keyshift run` makes one")
         return found, len(rows) - len(found)

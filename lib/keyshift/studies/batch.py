@@ -360,13 +360,13 @@ def words(values: dict[str, Any]) -> str:
 
 
 def table(prepared: PreparedBatch, done: dict[str, ExecutionRecord], errors: bool = False) -> list[dict[str, Any]]:
-    """One row per execution: batch, number, what varies, status ("not run" if none), verdict, minutes; with ``errors``
+    """One row per execution: set, number, what varies, status ("not run" if none), verdict, minutes; with ``errors``
     the error, too, which may have many lines.
     """
     rows = []
     for execution in prepared.executions:
         record = done.get(execution.id)
-        row = {"batch": prepared.batch.name, "#": execution.number} | prepared.varied(execution)
+        row = {"set": prepared.batch.name, "#": execution.number} | prepared.varied(execution)
         row |= {"status": record.status if record else "not run", "verdict": record.verdict if record else None}
         row |= {"minutes": round(record.minutes, 2) if record else None}
         rows.append(row | ({"error": record.error if record else None} if errors else {}))

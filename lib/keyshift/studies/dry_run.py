@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import or_
@@ -68,7 +69,7 @@ def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
             for cell in cells[: last + 1]:
                 exec(compile(cell.source, notebook.name, "exec"), names)
                 if "parameters" in cell.metadata.get("tags", []):
-                    names |= parameters
+                    names |= deepcopy(dict(parameters))  # whose lists cells may change
     except NotStarted as instead:
         return instead.asked
     except (Exception, SystemExit) as error:

@@ -10,6 +10,7 @@ from pyspark import SparkContext
 
 from keyshift.experiment.scenario import ScaleTo, Shuffle
 from keyshift.model.errors import BadInput
+from keyshift.model.keys import ALL_UNITS
 from keyshift.peers import counting, engines
 from keyshift.peers.counting import CountingJob, CountingQuery, Stopped
 from keyshift.peers.engines import ENGINES, Engine, measure_beside_engines, measure_engine
@@ -162,6 +163,7 @@ def test_to_be_rescaled_a_job_is_begun_anew(monkeypatch):
 
 def test_the_state_in_sparks_checkpoint_is_that_of_the_oracle():
     workload = CountedByState(keys=20, state_bytes=64, key_groups=8)
+    assert workload.only(ALL_UNITS) is None, "the checkpoint is read whole"
     events = pd.DataFrame({"key": [3, 3, 5]})
     results = events.assign(router=0, offset=[0, 1, 2], position=0, count=[1, 2, 1], stamp=[0, 1, 0])
     state = pd.DataFrame({"key": range(20), "count": 0, "whole": True})

@@ -23,6 +23,8 @@ from keyshift.model import frames
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.peers import plain_job, plain_run
 from keyshift.peers.plain_run import NAME, PlainSystem, UnreadMicro, measure_beside_plain, plain_spec
+from keyshift.place.needs import needs_of
+from keyshift.results import verdict as verdicts
 from keyshift.studies.study import Study
 from keyshift.workloads.keycount import KeyCounts, wrong_results
 
@@ -97,11 +99,19 @@ def test_the_shortest_counter_of_the_benchmark_counts_as_keycount_does(monkeypat
 
 
 @pytest.mark.parametrize("given", [SMALL, COUNT], ids=["micro", "keycount"])
-def test_answers_that_are_lost_doubled_wrong_or_of_another_slot_are_told(given, monkeypatch):
+def test_the_verdict_on_its_answers_takes_as_much_memory_as_on_those_of_the_job_beside_it(given):
+    assert needs_of(plain_spec(given)).verdict_bytes == needs_of(make_spec(given)).verdict_bytes
+
+
+@pytest.mark.parametrize("together", [1000, 50])
+@pytest.mark.parametrize("given", [SMALL, COUNT], ids=["micro", "keycount"])
+def test_answers_that_are_lost_doubled_wrong_or_of_another_slot_are_told(given, together, monkeypatch):
+    monkeypatch.setattr(verdicts, "PART_EVENTS", together)
     spec = plain_spec(given)
     config, events, results, told = answered(spec, monkeypatch)
     changed = results.copy()
     changed.loc[3, "count"] += 1
+    assert counts(verdict(spec, config, events, results, told)) == {}
     for change, kind in (
         (results[1:], "lost"),
         (pd.concat([results, results[:1]]), "duplicated"),

@@ -352,13 +352,16 @@ def test_each_execution_has_a_line_and_a_row_with_what_varies_and_its_verdict(fo
     ]
     assert [line.split(" min ")[1] for line in lines] == ["(1 ok)", "(1 bad)", "(cell 3: ValueError: no)"]
     rows = table(made, done)
-    assert all(row.pop("minutes") >= 0 and row.pop("batch") == "small" for row in rows)
+    assert all(row.pop("minutes") >= 0 and row.pop("set") == "small" for row in rows)
     assert rows == [
         {"#": 1, "skew": 0, "bytes": None, "status": "ok", "verdict": "1 ok"},
         {"#": 2, "skew": 1, "bytes": None, "status": "bad", "verdict": "1 bad"},
         {"#": 3, "skew": None, "bytes": 32, "status": "failed", "verdict": None},
     ]
     assert [row["error"] for row in table(made, done, errors=True)] == [None, None, "cell 3: ValueError: no"]
+    write_notebook(folder / "notebooks" / "load.ipynb", defaults="batch: str = 'all'  # of units")
+    rows = table(prepared(folder, "grid: {batch: [all, matched]}"), {})
+    assert [(row["set"], row["batch"]) for row in rows] == [("small", "all"), ("small", "matched")]
 
 
 # --- wrong files

@@ -46,6 +46,10 @@ def test_a_notebook_says_which_runs_it_would_start_and_starts_none(folder):
     write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code="!ls\nopen('there', 'w')")
     assert asked_of(folder / "notebooks" / "load.ipynb", {}).specs == ()
     assert not (folder / "notebooks" / "there").exists(), "one that starts nothing is not executed"
+    given, code = {"keys": [77]}, f"keys.append(8)\nkeys = sum(keys)\n{MEASURES}"
+    write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=code)
+    assert asked_of(folder / "notebooks" / "load.ipynb", given).specs[0].workload.keys == 85
+    assert given == {"keys": [77]}, "what its cells do to a parameter is not given to it"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def throughput_panels(runs: Mapping[str, RunTables], *, title: str = "Results wh
 
 def resource_panels(runs: Mapping[str, RunTables], *, title: str = "Processors and memory while state moves") -> Figure:
     """CPU (100 % is one processor) and resident memory of the job over time, two panels per run; and below them how
-    full the machine was, if all of them know. Tables: migration, metrics.
+    full the machine was, and for whom, if all of them know. Tables: migration, metrics.
     """
     _require(runs)
     columns = len(runs)
@@ -181,7 +181,11 @@ def resource_panels(runs: Mapping[str, RunTables], *, title: str = "Processors a
 
 
 def _stacked(found: pd.DataFrame) -> pd.DataFrame:
-    """The shares of ``_MACHINE`` in %, from ``machine.shares``; a run that knows no others, or no host, has none."""
+    """The shares of ``_MACHINE`` in %, from ``machine.shares``. What is busy in a container with a quota, where no host
+    is known, is busy for the run. Where one is and others are not, nobody knows for whom it is: such seconds are not
+    there.
+    """
+    found = found[found["others"].notna() | found["stolen"].isna()]
     others, stolen = (found[name].fillna(0.0) for name in ("others", "stolen"))
     return pd.DataFrame({"ours": found["busy"] - others, "others": others, "stolen": stolen}) * 100
 

@@ -147,7 +147,7 @@ def test_resources_have_their_units_and_a_total_and_processes_are_told_apart(tab
 def test_how_full_the_machine_was_has_a_panel_if_all_runs_know_and_what_others_took_is_apart_and_hatched(tables):
     machine = [
         pd.DataFrame({"t_s": [-0.5, 0.5], "metric": "machine_cores", "instance": instance, "value": value})
-        for instance, value in (("all", 2.0), ("busy", 1.5), ("stolen", 0.1))
+        for instance, value in (("all", 2.0), ("busy", 1.5), ("stolen", 0.1), ("others", 0.0))
     ]
     knows = tables | {"metrics": pd.concat([tables["metrics"], *machine])}
     assert len(timelines.resource_panels({"fluid": knows, "matched": tables}).axes) == 4
@@ -161,6 +161,8 @@ def test_how_full_the_machine_was_has_a_panel_if_all_runs_know_and_what_others_t
     of_a_quota = tables | {"metrics": pd.concat([tables["metrics"], *machine[:2]])}
     figure = timelines.resource_panels({"fluid": of_a_quota})
     assert [top(area) for area in figure.axes[2].collections[:3]] == pytest.approx([75, 75, 75])
+    of_pods = tables | {"metrics": pd.concat([tables["metrics"], *machine[:3]])}
+    assert len(timelines.resource_panels({"kubernetes": of_pods}).axes) == 2, "nobody knows for whom it was busy"
     told = [("machine_cores", "all", 2.0), ("machine_cores", "busy", 1.5), ("machine_cores", "stolen", 0.1)]
     told += [("machine_cores", "others", 0.5), ("disturbed", "machine", 1.0)]
     rows = [(at, *each) for at in (-0.5, 0.5) for each in told]
