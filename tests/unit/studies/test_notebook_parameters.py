@@ -263,6 +263,11 @@ def test_each_cut_over_is_compared_with_the_one_that_comes_before_it():
     ]
 
 
+def test_it_is_said_if_the_second_request_came_when_the_first_was_over():
+    said = told_of("incidents/08_second_request", "overlap_sentences", {"replaces": 2.0, "waits": 2.0}, gap_s=0.5)
+    assert said[-1].startswith("In 1 of 1 runs of **replaces** state moved for both requests: ")
+
+
 def test_points_of_meces_with_settings_have_bins_and_steps_of_the_notebook_or_their_own():
     settings = {"never back": {"fetch_back": 0}, "few": {"bins": 4}, "small steps": {"bins": 8, "size": 2, "cap": 4}}
     points = {name: {"strategy": "meces", "settings": own} for name, own in settings.items()}
