@@ -17,7 +17,7 @@ _NAMES_OF = {
     "keyshift.analysis.conclusions": ("rescaling_sentences", "sentences", "tradeoff_sentences", "verdict_sentences"),
     "keyshift.analysis.plots.strategies": ("ccdf_figure", "pareto"),
     "keyshift.analysis.fired_windows": ("fired", "fired_sentences"),
-    "keyshift.analysis.incidents": ("incident_sentences", "incident_table"),
+    "keyshift.analysis.incidents": ("incident_sentences", "incident_table", "overlap_sentences"),
     "keyshift.analysis.interruptions": (
         "fault_moments",
         "interruption_sentences",

@@ -90,6 +90,20 @@ def incident_sentences(
     return said
 
 
+def overlap_sentences(rows: Sequence[SummaryRow], point: str, gap_s: float) -> list[str]:
+    """In how many correct runs of ``point`` the second request, ``gap_s`` seconds behind the first, came too late to
+    replace it; nothing if there is none. The plan of a request is one step.
+    """
+    steps = [row.get("steps") or 0 for row in rows if row["strategy"] == point and row["verdict"] == "ok"]
+    late = sum(number > 1 for number in steps)
+    if not late:
+        return []
+    return [
+        f"In {late} of {len(steps)} runs of **{point}** state moved for both requests: copies for the first one were "
+        f"there when the second one came, {digits(gap_s)} s later, and nothing of them was thrown away."
+    ]
+
+
 def _values(rows: Sequence[SummaryRow], table: pd.DataFrame, point: str, measure: str) -> list[float]:
     """The measure of each run of the point that knows it; none if the table has only what is said of all of them."""
     if measure in OF_A_COMPARISON:

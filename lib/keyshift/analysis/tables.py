@@ -100,10 +100,8 @@ MEASURES: dict[str, Measure] = OF_A_COMPARISON | {
     "disturbed (s)": lambda row: row.get("disturbed_s"),
     **{phase_name(name): partial(_phase, name) for name in PHASES},
 }
-_SPREAD = [
-    *("spike_ms", "spike_low_ms", "spike_high_ms"),
-    *("completion_s", "completion_low_s", "completion_high_s"),
-]
+SPIKE = "P99 spike (ms)"
+_COSTS = {SPIKE: "spike", "longest latency (ms)": "longest"}  # over completion, see ``tradeoffs``
 # What a run knows of these may be too little, if its load ended before it was seen to recover.
 UNTIL_RECOVERY = ("P99 spike (ms)", "P99 spike (× before)", "silence (ms)", "longest latency (ms)", "recovery (s)")
 _WITH_INTERVAL = ("P99 spike (ms)", "silence (ms)", "completion (s)", "recovery (s)")
@@ -196,31 +194,42 @@ def comparison_table(summaries: Sequence[SummaryRow]) -> pd.DataFrame:
     return table[[*first, *(name for name in table if name not in first)]]
 
 
-def tradeoffs(summaries: Sequence[SummaryRow]) -> pd.DataFrame:
+def cost_of(measure: str) -> str:
+    """How the columns of ``measure`` in ``tradeoffs`` begin. Raises BadInput if it is none that has some."""
+    if measure not in _COSTS:
+        raise BadInput(f"measure = {measure!r}: over completion there are {' and '.join(_COSTS)}")
+    return _COSTS[measure]
+
+
+def tradeoffs(summaries: Sequence[SummaryRow], measure: str = SPIKE) -> pd.DataFrame:
     """Spike against completion: one row per point, of the runs of one workload, for ``plots.strategies.pareto``.
 
     Columns: label, strategy, runs, verdict ("ok" or "bad"), spike_ms and completion_s (medians over the runs), their
     ranges in spike_low_ms, spike_high_ms, completion_low_s and completion_high_s, p99_before_ms and floor_s (medians),
     stays (see ``owners_only``), copied (see ``copied_before``), recovered (all runs were seen to: else the spike may
     not be over), front (correct and recovered, and nobody who is so is better in one and not worse in the other). A
-    spike or completion is NaN if a run does not know it or is not correct. Raises BadInput for runs of several
-    workloads.
+    spike or completion is NaN if a run does not know it or is not correct. With the ``measure`` longest latency (ms),
+    columns begin with longest instead of spike. Raises BadInput for another one, and for runs of several workloads.
     """
+    cost = cost_of(measure)
     grouped = points(summaries)
     if len(grouped) > 1:
         raise BadInput(f"tradeoffs: runs of the workloads {', '.join(grouped)} cannot be compared; give those of one")
-    rows = [_tradeoff(point) for group in grouped.values() for point in group]
+    rows = [_tradeoff(point, cost) for group in grouped.values() for point in group]
     names = ["label", "strategy", "runs", "verdict", "stays", "copied", "recovered", "p99_before_ms", "floor_s"]
-    frame = pd.DataFrame(rows, columns=[*names, *_SPREAD])
-    return frame.assign(front=on_front(frame[["spike_ms", "completion_s"]].where(frame["recovered"])))
+    spread = [f"{name}{end}" for name, unit in _compared(cost) for end in (f"_{unit}", f"_low_{unit}", f"_high_{unit}")]
+    frame = pd.DataFrame(rows, columns=[*names, *spread])
+    costs = frame[[f"{cost}_ms", "completion_s"]]
+    return frame.assign(front=on_front(costs.where(frame["recovered"]), cost=cost))
 
 
-def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
+def on_front(costs: pd.DataFrame, tie: float = 1.0, cost: str = "spike") -> npt.NDArray[np.bool_]:
     """Which rows know both spike_ms and completion_s, with nobody better in one and not worse in the other.
 
-    Shape (rows,). What differs by no more than the factor ``tie`` is neither better nor worse.
+    Shape (rows,). What differs by no more than the factor ``tie`` is neither better nor worse. ``cost``: see
+    ``cost_of``.
     """
-    both = costs[["spike_ms", "completion_s"]].to_numpy("float64")
+    both = costs[[f"{cost}_ms", "completion_s"]].to_numpy("float64")
     one, other = both[:, None, :], both[None, :, :]
     no_worse = (one <= tie * other).all(axis=2)  # [i, j]: i is as good as j in both; NaN never is
     better = no_worse & (tie * one < other).any(axis=2)
@@ -232,13 +241,18 @@ def shared(values: "pd.Series[float]") -> bool:
     return not values.max() > TIE * values.min()
 
 
-def _tradeoff(point: Point) -> dict[str, Any]:
+def _compared(cost: str) -> tuple[tuple[str, str], ...]:
+    """What ``tradeoffs`` compares, with units."""
+    return (cost, "ms"), ("completion", "s")
+
+
+def _tradeoff(point: Point, cost: str) -> dict[str, Any]:
     row: dict[str, Any] = {"label": point.label, "strategy": point.rows[0]["strategy"], "runs": len(point.rows)}
     row |= {"verdict": "bad" if point.bad else "ok", "stays": owners_only(point.rows[0])}
     row |= {"copied": copied_before(point.rows), "recovered": point.recovered(lambda _: True)}
     for column, name in (("p99_before_ms", "p99_ms"), ("floor_s", "floor_s")):
         row[column] = middle(point.values(_field(name)))
-    for name, unit in (("spike", "ms"), ("completion", "s")):
+    for name, unit in _compared(cost):
         values = point.values(_field(f"{name}_{unit}"))
         if len(values) < len(point.rows) or point.bad:
             values = []

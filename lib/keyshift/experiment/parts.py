@@ -148,7 +148,10 @@ class JobPart(Part):
         description="seconds between rounds of copying, with replicate; one at most until copies are close",
     )
     copy_lag_keys: int = Field(
-        default=200, ge=0, description="changed keys per round at which copies count as close, if they come as close"
+        default=200,
+        ge=0,
+        description="changed keys per round (all keys of copies that begin) at which copies count as close, if they "
+        "come as close",
     )
 
     @property

@@ -307,9 +307,10 @@ HANDOVERS = Folder("handover", {"": Handover})  # by slot
 class CopiesWanted:
     """Keep copies of units (``source``) at other slots (``destination``) from now on. Those that are there stay.
 
-    They are close when a round over all of a slot had at most ``lag_keys`` changed keys, or no fewer than the round
-    before: they will not come closer while so many keys change. ``every_s`` between rounds, before that a second at
-    most. ``whole``: a unit of which something has changed travels as a whole all the same.
+    They are close when a round over all of a slot had at most ``lag_keys`` changed keys (all keys of copies that
+    begin), or no fewer than the round before: they will not come closer while so many keys change. ``every_s`` between
+    rounds, before that a second at most. ``whole``: a unit of which something has changed travels as a whole all the
+    same.
     """
 
     id: str

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from small_store import row as summary
 
-from keyshift.analysis.incidents import LATE, THERE, incident_sentences, incident_table
+from keyshift.analysis.incidents import LATE, THERE, incident_sentences, incident_table, overlap_sentences
 from keyshift.model.errors import BadInput
 
 
@@ -115,3 +115,11 @@ def test_who_was_not_seen_to_recover_has_not_helped(recovered, words):
     rows = [row(name, ms, recover_s=at) for name, ms, at in zip("ba", (20.0, 120.0), recovered, strict=True)]
     table = incident_table(rows, {}, {}, slo_ms=500)
     assert incident_sentences(rows, table, {"b": "a"}, ["silence (ms)"])[-1] == f"silence (ms): {words}"
+
+
+def test_a_second_request_that_came_when_state_moved_for_the_first_has_replaced_nothing():
+    rows = [row("a", 1.0) | {"steps": steps} for steps in (2, 1, 2)]
+    rows += [row("a", 1.0, verdict="bad") | {"steps": 2}, row("b", 1.0) | {"steps": 2}]
+    (said,) = overlap_sentences(rows, "a", 0.05)
+    assert said.startswith("In 2 of 3 runs of **a** state moved for both requests: ") and ", 0.05 s later, " in said
+    assert overlap_sentences(rows[1:2], "a", 0.05) == []

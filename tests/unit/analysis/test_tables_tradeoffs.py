@@ -69,6 +69,15 @@ def test_repetitions_give_the_median_and_the_range():
     assert "fluid moves everything, in 2.0 s (the median of its runs); the floor" in said, "others beside it have means"
 
 
+def test_the_longest_latency_may_be_compared_instead_of_the_spike_and_nothing_else():
+    slow = [row("fluid", 30, 4.0, longest_ms=500.0), row("matched", 60, 5.0, longest_ms=90.0)]
+    frame = tables.tradeoffs([*slow, row("lazy", 10, 6.0, longest_ms=95.0)], "longest latency (ms)")
+    assert frame["longest_ms"].tolist() == [500.0, 90.0, 95.0] and "spike_ms" not in frame
+    assert frame["front"].tolist() == [True, True, False]
+    with pytest.raises(BadInput, match=r"measure = 'silence \(ms\)': over completion there are P99 spike"):
+        tables.tradeoffs(slow, "silence (ms)")
+
+
 def says(**values: Any) -> dict[str, Any]:
     """A run with the parameters that it would be stored with."""
     return row("a point", 30, 0.1, bytes_moved=99 * MIB, parameters=make_spec(values).parameters())

@@ -28,7 +28,7 @@ from keyshift.analysis.plots.style import (
     style_of,
     styles,
 )
-from keyshift.analysis.tables import shared
+from keyshift.analysis.tables import SPIKE, cost_of, shared
 from keyshift.model.errors import BadInput
 
 PHASE_COLOURS = {  # light to dark in the order they happen, so that they also read in grey
@@ -104,22 +104,24 @@ def steps_gantt(migration: pd.DataFrame) -> Axes:
     return ax
 
 
-def pareto(tradeoffs: pd.DataFrame) -> Axes:
+def pareto(tradeoffs: pd.DataFrame, measure: str = SPIKE) -> Axes:
     """P99 spike against completion of each strategy, both axes logarithmic: better is further down and to the left.
 
-    ``tradeoffs`` is from ``tables.tradeoffs``. Markers are medians, their bars reach from the lowest to the highest of
-    the repetitions. Lines: P99 before the migration, the floor (the time of a bare copy of what had to move), and the
-    front of those that nobody beats in both: P99 and floor if they are about the same for all, and the front unless
-    floors differ, as then it would be of different jobs. Who was not seen to recover is marked, as the spike may not be
-    over. A strategy that cannot be drawn is named in the legend, with the reason.
+    ``tradeoffs`` is from ``tables.tradeoffs``, with the same ``measure``: the longest latency instead of the spike, for
+    one. Markers are medians, their bars reach from the lowest to the highest of the repetitions. Lines: P99 before the
+    migration, the floor (the time of a bare copy of what had to move), and the front of those that nobody beats in
+    both: P99 and floor if they are about the same for all, and the front unless floors differ, as then it would be of
+    different jobs. Who was not seen to recover is marked, as the spike may not be over. A strategy that cannot be drawn
+    is named in the legend, with the reason.
     """
-    columns = ["label", "strategy", "verdict", "stays", "recovered", "front", "floor_s", "spike_ms", "completion_s"]
-    need(tradeoffs, columns, "pareto")
+    cost = cost_of(measure)
+    both = [f"{cost}_ms", "completion_s"]
+    need(tradeoffs, ["label", "strategy", "verdict", "stays", "recovered", "front", "floor_s", *both], "pareto")
     ax = new_axes((8.5, max(4.6, 1.6 + 0.27 * len(tradeoffs))))
-    drawn = tradeoffs.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
+    drawn = tradeoffs.dropna(subset=both).sort_values("completion_s")
     front = drawn[drawn["front"]]
     looks = styles(list(tradeoffs["label"].unique()))
-    signs: list[Artist] = [_cost(ax, row, looks[row["label"]]) for row in drawn.to_dict("records")]
+    signs: list[Artist] = [_cost(ax, row, cost, looks[row["label"]]) for row in drawn.to_dict("records")]
     for column, line, dashes, text in (
         ("p99_before_ms", ax.axhline, ":", "P99 before: {:.3g} ms"),
         ("floor_s", ax.axvline, "--", "floor, a bare copy: {:.2g} s"),
@@ -131,30 +133,30 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
             signs.append(legend_line(text.format(value), **style))
     if len(front) > 1 and shared(drawn["floor_s"]):
         ribbon: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.5, "linewidth": 6, "solid_capstyle": "round"}
-        ax.plot(front["completion_s"], front["spike_ms"], zorder=1, **ribbon)
+        ax.plot(front["completion_s"], front[f"{cost}_ms"], zorder=1, **ribbon)
         signs.append(legend_line("nobody is better in both", **ribbon))
     if drawn["stays"].any():
         signs.append(legend_line("* part of the state stays behind", linestyle=""))
     if not drawn["recovered"].all():
         signs.append(legend_line("† load ended before recovery", linestyle=""))
     for row in tradeoffs[~tradeoffs.index.isin(drawn.index)].to_dict("records"):
-        reason = "not correct" if row["verdict"] != "ok" else "spike or completion not known"
+        reason = "not correct" if row["verdict"] != "ok" else f"{measure.removesuffix(' (ms)')} or completion not known"
         signs.append(legend_line(f"{_name(row)}: {reason}", linestyle=""))
     plain_log(ax, "x")
     plain_log(ax, "y")
-    ax.set(xlabel="completion: first switch to last unit in place (s)", ylabel="P99 spike (ms)")
+    ax.set(xlabel="completion: first switch to last unit in place (s)", ylabel=measure)
     heading(ax, "What a migration costs")
     ax.legend(handles=signs, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")
     return ax
 
 
-def _cost(ax: Axes, row: dict[Hashable, Any], how: Style) -> Line2D:
+def _cost(ax: Axes, row: dict[Hashable, Any], cost: str, how: Style) -> Line2D:
     """One strategy of ``pareto``, and its handle for the legend."""
-    took, spike = row["completion_s"], row["spike_ms"]
+    took, high = row["completion_s"], row[f"{cost}_ms"]
     across = [[took - row["completion_low_s"]], [row["completion_high_s"] - took]]
-    up = [[spike - row["spike_low_ms"]], [row["spike_high_ms"] - spike]]
+    up = [[high - row[f"{cost}_low_ms"]], [row[f"{cost}_high_ms"] - high]]
     look: dict[str, Any] = {"color": how.colour, "marker": how.marker, "markersize": 8, "linewidth": 1.2, "zorder": 3}
-    ax.errorbar(took, spike, up, across, **look)
+    ax.errorbar(took, high, up, across, **look)
     name = _name(row) + (" *" if row["stays"] else "") + ("" if row["recovered"] else " †")
     return legend_line(name, color=how.colour, marker=how.marker, linestyle="")
 

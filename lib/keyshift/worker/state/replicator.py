@@ -50,7 +50,7 @@ class _Rounds:
         """Note that another round has found so many changed keys. Gives whether the copies have become close by it."""
         no_closer = self.number > 1 and changed >= self.changed  # and never will be, at this rate of changes
         was_close, self.number, self.changed = self.close, self.number + 1, changed
-        self.close = was_close or (self.number > 1 and (changed <= self.order.lag_keys or no_closer))
+        self.close = was_close or changed <= self.order.lag_keys or no_closer
         return self.close and not was_close
 
     @property

@@ -108,6 +108,7 @@ def costs(*known: tuple) -> pd.DataFrame:
 
 
 FAST = ("all_at_once", 600.0, 0.5)
+LONGEST = "longest latency (ms)"
 
 
 def test_the_pareto_figure_has_a_point_with_its_range_per_strategy_the_floor_and_the_p99_before():
@@ -140,9 +141,21 @@ def test_the_pareto_figure_names_whom_it_cannot_draw_and_whose_state_stays():
     ax = figures.pareto(costs(("lazy", 30.0, 0.1), bad, ("drrs", 1.0, None)))
     first, *said = legend_of(ax.get_legend())
     assert first == "lazy *"
-    unknown = "DRRS: spike or completion not known"
+    unknown = "DRRS: P99 spike or completion not known"
     assert {"* part of the state stays behind", "Meces: not correct", unknown} <= set(said)
     assert len([line for line in ax.lines if len(line.get_xdata()) == 1]) == 1
+
+
+def test_the_pareto_figure_of_the_longest_latency_has_that_and_no_spike():
+    rows = [summary("fluid", longest_ms=ms, completion_s=4.0, floor_s=0.2) for ms in (200.0, 250.0, 900.0)]
+    rows.append(summary("lazy", spike_ms=40.0, completion_s=0.1))
+    ax = figures.pareto(tables.tradeoffs(rows, LONGEST), LONGEST)
+    (point,) = ((*line.get_xdata(), *line.get_ydata()) for line in ax.lines if len(line.get_xdata()) == 1)
+    assert point == (4.0, 250.0) and ax.get_ylabel() == LONGEST
+    assert [[4.0, 200.0], [4.0, 900.0]] in [lines.tolist() for part in ax.collections for lines in part.get_segments()]
+    assert "lazy: longest latency or completion not known" in legend_of(ax.get_legend())
+    with pytest.raises(BadInput, match="pareto: no column spike_ms"):
+        figures.pareto(tables.tradeoffs(rows, LONGEST))
 
 
 def test_points_of_one_strategy_are_told_apart_and_one_that_was_not_seen_to_recover_is_marked_and_not_on_the_front():

@@ -183,6 +183,15 @@ def test_copies_are_not_close_as_long_as_each_round_brings_them_closer(slot, cha
     assert (answer.rounds, answer.keys) == (rounds, keys)
 
 
+def test_copies_are_close_behind_the_first_round_if_as_many_keys_may_have_changed_as_there_are(slot):
+    change_after_each_part(slot, [100])
+    slot.start(lag_keys=600, units=((3, HOLDER),), every_s=SELDOM_S)
+    until(lambda: slot.acknowledged)
+    ((_, answer),) = slot.acknowledged
+    assert (answer.rounds, answer.keys) == (1, 600)
+    assert slot.leave().changed == set(range(100)), "what has changed meanwhile comes with the unit"
+
+
 def test_asking_for_the_same_again_changes_nothing(copied):
     copied.start()
     for number in range(1, 5):  # rounds: within three another request would have been answered
