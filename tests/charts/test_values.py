@@ -263,23 +263,28 @@ def test_a_job_can_be_reached_from_other_pods_only_if_wanted_and_with_a_token(lo
         assert name not in kinds(default, kind)
         assert name in kinds(found, kind)
     service, secret = one(found, "Service", name), one(found, "Secret", name)
-    assert [(port["port"], port["targetPort"]) for port in service["spec"]["ports"]] == [(9100, "control")]
+    assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]} == {"control": 9100, "metrics": 8090}
     assert {key: len(value) > 15 for key, value in secret["data"].items()} == {"token": True}
     pod = one(found, "StatefulSet", f"{RELEASE}-lab")["spec"]["template"]
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     (container,) = pod["spec"]["containers"]
-    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"jupyter": 8888, "control": 9100}
+    ports = {"jupyter": 8888, "control": 9100, "metrics": 8090}
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
+    assert container["args"] == ["keyshift", "lab", "--no-browser", "--ip=0.0.0.0", "--metrics=8090"]
+    (alone,) = stateful("lab", "alone")["spec"]["template"]["spec"]["containers"]
+    assert (alone["args"][0], [port["name"] for port in alone["ports"]]) == ("jupyter", ["jupyter"])
     assert environment(container)["KEYSHIFT_CONTROL_TOKEN"] == secret_key(name, "token")
     monitor = one(found, "ServiceMonitor", name)["spec"]
     labels = service["metadata"]["labels"]
     assert monitor["selector"]["matchLabels"].items() <= labels.items()
     jupyter = one(found, "Service", f"{RELEASE}-lab")["metadata"]["labels"]
     assert not monitor["selector"]["matchLabels"].items() <= jupyter.items()
-    (endpoint,) = monitor["endpoints"]
-    assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == ("control", "/metrics", "15s")
-    assert endpoint["authorization"]["credentials"] == {"name": name, "key": "token"}
+    assert [endpoint["port"] for endpoint in monitor["endpoints"]] == ["control", "metrics"]
+    for endpoint in monitor["endpoints"]:
+        assert (endpoint["path"], endpoint["interval"]) == ("/metrics", "15s")
+        assert endpoint["authorization"]["credentials"] == {"name": name, "key": "token"}
     driver = one(found, "NetworkPolicy", f"{RELEASE}-driver")["spec"]["ingress"]
-    assert [port["port"] for port in driver[1]["ports"]] == [8888, 9100]
+    assert [port["port"] for port in driver[1]["ports"]] == [8888, 9100, 8090]
     raw, _ = profile_files(found)
     control = loaded(raw).control
     assert (control.listen, control.port) == ("10.0.0.7", 9100)
@@ -709,6 +714,7 @@ WRONG = [
     ("lab", "alone", "executors.replicasApart=required", "executors/replicasApart"),
     ("lab", "alone", "batch.shedule=daily", "shedule"),
     ("lab", "alone", "control.port=80", "control/port"),
+    ("lab", "alone", "control.metricsPort=80", "control/metricsPort"),
     ("keyshift", None, "kafak.enabled=false", "kafak"),
     ("keyshift", None, "lab.sprak.cores=2", "sprak"),
 ]
@@ -757,6 +763,7 @@ def test_a_value_that_kubernetes_takes_is_taken(chart, case, setting, tmp_path):
         ("lab", None, [], "services.kafka is empty"),
         ("lab", "alone", ["rbac.create=false"], "serviceAccounts.driver and serviceAccounts.executor"),
         ("lab", "alone", ["batch.enabled=true"], "batch.file is empty"),
+        ("lab", "alone", ["control.enabled=true", "control.metricsPort=8089"], "control.metricsPort is control.port"),
         ("lab", "alone", ["kafkaAccess.sasl=PLAIN"], "kafkaAccess.existingSecret.name"),
         ("keyshift", None, ["kafka.enabled=false"], "lab.services.kafka"),
         ("keyshift", None, ["zookeeper.enabled=false"], "lab.services.zookeeper"),

@@ -20,10 +20,12 @@ from small_store import result_store, run, tables
 from keyshift import cli, folders, planner
 from keyshift.cli import experiments, options
 from keyshift.control.files import Jobs
+from keyshift.control.server import listen
 from keyshift.experiment.parameters import DEFAULTS
+from keyshift.lab.environment import open_services
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.place.needs import Resources
-from keyshift.place.profile import Profile, SparkProfile
+from keyshift.place.profile import KEYS, Profile, SparkProfile
 from keyshift.planner import strategies
 from keyshift.program import INTERRUPTS
 from keyshift.services import processes
@@ -81,6 +83,7 @@ def test_help_names_every_command(tmp_path):
         (["notebook", "nowhere.ipynb"], "there is no such file"),
         (["notebook", QUICKSTART, "--set", 'strategies=["flud"]'], "unknown strategy 'flud': did you mean 'fluid'"),
         (["upp"], "No such command"),
+        (["lab", "--metrics", "9100"], "has to be in the environment: KEYSHIFT_CONTROL_TOKEN"),
         (["job", "start", "--port", "70000"], "not '70000'"),
         (["job", "start", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
         (["job", "status"], "no job runs here; start one with `keyshift job start`"),
@@ -481,16 +484,42 @@ def test_without_a_home_the_state_folder_has_to_be_named(monkeypatch):
 def lab(tmp_path, monkeypatch):
     """`keyshift lab`, with a shell's line in place of JupyterLab."""
 
-    def started(line):
+    def started(line, *options):
         program = tmp_path / "python"
         program.write_text(f"#!/bin/sh\n{line}\n")
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
-        monkeypatch.setattr("keyshift.services.jars.require_java", lambda: None)
-        monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_: contextlib.nullcontext())
-        return keyshift("lab", "--no-browser", home=tmp_path)
+        return keyshift("lab", "--no-browser", *options, home=tmp_path)
 
+    monkeypatch.setattr("keyshift.services.jars.require_java", lambda: None)
+    monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_: contextlib.nullcontext())
     return started
+
+
+def test_prometheus_reads_beside_jupyter_of_the_runs_under_way_and_of_no_batch(lab, tmp_path, monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_CONTROL_TOKEN", "word")
+    with listen() as listener:
+        port = listener.getsockname()[1]
+    asked = f"'http://127.0.0.1:{port}/metrics', headers={{'Authorization': 'Bearer word'}}"
+    opened = f"u.build_opener(u.ProxyHandler({{}})).open(u.Request({asked}), timeout=60)"
+    asks = f'{sys.executable} -c "import urllib.request as u; print({opened}.read().decode())"'
+    (tmp_path / "metrics").mkdir()
+    with folders.work_folder(tmp_path, "run-") as work:
+        (tmp_path / "metrics" / f"{work.name}.prom").write_text('keyshift_run_results_rate{run="a"} 1234.0\n')
+        done = lab(f"{asks} > {tmp_path}/told", f"--metrics={port}")
+    told = (tmp_path / "told").read_text()
+    assert done.returncode == 0, done.stderr
+    assert 'keyshift_run_results_rate{run="a"} 1234.0' in told and "keyshift_batch" not in told
+
+
+def test_jupyter_of_a_pod_listens_where_it_is_told_also_while_services_are_away(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr("keyshift.lab.environment.open_services", open_services)
+    for name in KEYS:
+        monkeypatch.setenv(name, "given")
+    (tmp_path / "pod.yaml").write_text("services: {kafka: 127.0.0.1:1, zookeeper: 127.0.0.1:1, minio: 127.0.0.1:1}\n")
+    done = lab(f'echo "$@" > {tmp_path}/told', "--ip=0.0.0.0", f"--profile={tmp_path}/pod.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "--ServerApp.ip=0.0.0.0" in (tmp_path / "told").read_text()
 
 
 def test_jupyter_asks_nobody_for_news_and_keeps_the_configuration_of_its_user(lab, tmp_path, monkeypatch):

@@ -43,7 +43,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- .Values.control.existingSecret.name | default (include "common.sibling" (list . "control")) -}}
 {{- end }}
 
-{{/* What Prometheus shows to who answers at control.port. */}}
+{{/* What Prometheus shows to who answers at a port of control. */}}
 {{- define "lab.scrapeAuthorization" -}}
 authorization:
   type: Bearer
@@ -52,7 +52,7 @@ authorization:
     key: {{ .Values.control.existingSecret.token | quote }}
 {{- end }}
 
-{{/* Of who answers at control.port. */}}
+{{/* Of who answers at a port of control. */}}
 {{- define "lab.controlEnv" -}}
 {{- if .Values.control.enabled }}
 - name: KEYSHIFT_CONTROL_TOKEN

@@ -93,6 +93,15 @@ def so_far(metrics: pd.DataFrame, metric: str) -> "pd.Series[float]":
     return resources(metrics, metric).drop(columns="total").ffill().sum(axis=1, min_count=1)
 
 
+def grown(metrics: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """By how much a ``metric`` that only grows (``sent_mib``, …) has grown, with the columns of ``resources``: that of
+    an instance since its first sample. One that is gone stays at what it had.
+    """
+    frame = resources(metrics, metric).drop(columns="total").ffill()
+    frame -= frame.bfill().iloc[0]
+    return frame.assign(total=frame.sum(axis=1, min_count=1))
+
+
 def mean_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
     """The mean of the ``total`` of ``resources`` over so many seconds before the trigger; NaN if it is not known."""
     total = resources(metrics, metric)["total"]

@@ -15,6 +15,7 @@ from keyshift.cli.options import (
     STRATEGY,
     WORKLOAD,
     Json,
+    MetricsOption,
     ProfileOption,
     SettingsOption,
     StrategyOption,
@@ -22,7 +23,7 @@ from keyshift.cli.options import (
     notebooks,
     print_rows,
 )
-from keyshift.folders import require_file, work_folder
+from keyshift.folders import require_file, state_folder, work_folder
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.program import INTERRUPTED, INTERRUPTS, end, ending_with_us, interrupts_wait
 from keyshift.progress import tell
@@ -143,10 +144,7 @@ def batch(
         bool,
         typer.Option("--dry-run", help="Say what each set needs, what cannot run here and how long; start nothing."),
     ] = False,
-    metrics: Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="Port of /metrics for Prometheus; token in KEYSHIFT_CONTROL_TOKEN."),
-    ] = None,
+    metrics: MetricsOption = None,
     profile: ProfileOption = None,
     as_json: Json = False,
 ) -> None:
@@ -275,12 +273,19 @@ def _records(profile: str | None) -> "Files | None":
 
 def lab(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of JupyterLab; the next free one is taken.")] = 8888,
+    ip: Annotated[
+        str, typer.Option(help="Address that JupyterLab listens on; who reaches it needs its token.")
+    ] = "127.0.0.1",
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+    metrics: MetricsOption = None,
     profile: ProfileOption = None,
 ) -> None:
-    """JupyterLab with the notebooks, on loopback, with a token; the services stop with it."""
-    with _services(profile):
-        command = [sys.executable, "-m", "jupyter", "lab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    """JupyterLab with the notebooks, on loopback, with a token; the services stop with it.
+
+    With --metrics Prometheus can watch the runs under way, of notebooks and of others with the same state folder.
+    """
+    with _metrics(metrics, profile, state_folder()), _services(profile, reach=False):  # a run says which one is away
+        command = [sys.executable, "-m", "jupyter", "lab", f"--ServerApp.ip={ip}", f"--ServerApp.port={port}"]
         command += [f"--ServerApp.root_dir={notebooks()}"] + ([] if browser else ["--no-browser"])
         if os.geteuid() == 0:
             command.append("--allow-root")
@@ -305,8 +310,10 @@ def _end_in_peace(jupyter: "subprocess.Popen[bytes]") -> None:
 
 
 @contextmanager
-def _services(profile: str | None) -> Iterator[Any]:
-    """The endpoints of a profile, which is that of every process started from here, too."""
+def _services(profile: str | None, reach: bool = True) -> Iterator[Any]:
+    """The endpoints of a profile, which is that of every process started from here, too. ``reach``: as of
+    ``open_services``.
+    """
     from keyshift.lab.environment import open_services, require_user
     from keyshift.place.profile import use_profile
     from keyshift.services.jars import require_java
@@ -314,5 +321,5 @@ def _services(profile: str | None) -> Iterator[Any]:
     use_profile(profile)
     require_java()
     require_user()
-    with open_services(profile, tell) as endpoints:
+    with open_services(profile, tell, reach) as endpoints:
         yield endpoints

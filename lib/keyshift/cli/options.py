@@ -21,6 +21,10 @@ ProfileOption = Annotated[
         show_default="local",
     ),
 ]
+MetricsOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Port of /metrics for Prometheus; token in KEYSHIFT_CONTROL_TOKEN."),
+]
 SettingsOption = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A parameter; may be repeated.")]
 
 

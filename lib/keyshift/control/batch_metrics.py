@@ -1,5 +1,5 @@
 """What Prometheus reads of batches while they are executed: what is done, failed and left, the verdicts of runs, and
-how runs under way are.
+how runs under way are. Beside JupyterLab there are runs, and no batch.
 """
 
 import time
@@ -28,15 +28,21 @@ class BatchMetrics(Collector):
     def __init__(self, home: Path) -> None:
         self._home = home
         self._batches: dict[str, tuple[PreparedBatch, Done]] = {}
-        self._last = time.time()
+        self._last = 0.0
 
     def seen(self, prepared: PreparedBatch, done: Done) -> None:
         """Hear what has ended of a batch until now, by the id of the execution."""
-        self._batches = self._batches | {prepared.batch.name: (prepared, dict(done))}
         self._last = time.time()
+        self._batches = self._batches | {prepared.batch.name: (prepared, dict(done))}
 
     def collect(self) -> Iterator[Metric]:
         """See ``prometheus_client.registry.Collector``."""
+        if self._batches:
+            yield from self._of_batches()
+        with suppress(OSError):  # of batches there is something to say all the same
+            yield from of_runs(self._home)
+
+    def _of_batches(self) -> Iterator[Metric]:
         executions = _gauge("executions", "executions by what came of them", "status")
         remaining = _gauge("remaining_executions", "executions that are to come: not run yet, or failed")
         seconds = _gauge("seconds", "time that the executions which have ended took")
@@ -52,8 +58,6 @@ class BatchMetrics(Collector):
                 verdicts.add_metric((name, verdict), found[verdict])
         yield from (executions, remaining, seconds, verdicts)
         yield GaugeMetricFamily("keyshift_batch_last_end_seconds", "an execution ended, or a batch began", self._last)
-        with suppress(OSError):  # of batches there is something to say all the same
-            yield from of_runs(self._home)
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> Any:

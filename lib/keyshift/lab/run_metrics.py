@@ -1,5 +1,6 @@
 """What Prometheus reads of a run while it goes on: a file in ``metrics`` of the state folder, as the textfile collector
-of node_exporter takes it. The endpoint of a batch has it, too. A job in the background has one of its own, and no file.
+of node_exporter takes it. The endpoint of a batch or of JupyterLab has it, too. A job in the background has one of its
+own, and no file.
 """
 
 import threading

@@ -238,8 +238,8 @@ def order_log(config: JobConfig, results: int) -> Topic | None:
 
 
 def used_by_pods(jobs: Callable[[], Iterable[Job]]) -> list[tuple[int | None, PodUsed]]:
-    """What executors that are pods have used, as each slot has told last, behind its replica, if there are some; for
-    any thread. Nothing of a job without an attempt.
+    """What executors that are pods have used, as each slot and router has told last, behind its replica, if there are
+    some; for any thread. Nothing of a job without an attempt.
     """
     used = list[tuple[int | None, PodUsed]]()
     for job in jobs():

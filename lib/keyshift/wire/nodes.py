@@ -351,7 +351,7 @@ ALL_COPIED: Folder[Any] = Folder("copied", {})  # has folders, by order
 COPYING = Folder("copying", {"": int})  # by slot, now and then until they are close: bytes that went into copies
 LOG = Node("log", str)  # the ID of a question
 FAULT = Node("fault", FaultNow)
-USED = Folder("used", {"": PodUsed})  # by slot, each second, if its executor is a pod
+USED = Folder("used", {"": PodUsed})  # ``of_slot`` or ``of_router``, each second, if its executor is a pod
 FAULTS = Folder("faults", {"": str})  # by number: who came to the phase of the fault first, ``of_slot`` or ELSEWHERE
 ELSEWHERE = "elsewhere"  # a slot of another stage
 

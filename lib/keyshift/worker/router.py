@@ -20,6 +20,7 @@ from keyshift.runtime.succession import UnitsMoved
 from keyshift.wire import nodes, protocol_logs, spark_rows
 from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
+from keyshift.worker.used import tells_used
 from keyshift.workloads import Source
 
 RoutedBytes = tuple[int, bytes]  # a row, and the slot it goes to
@@ -140,6 +141,7 @@ class RouterTask(Routing):
     def __init__(self, config: JobConfig) -> None:
         self._make_source, self._epochs = config.make_source, config.epochs
         self._source: Source | None = None  # known with the first frame: a task reads one partition
+        self._closed = threading.Event()
         super().__init__(config)
 
     def _open(self, config: JobConfig) -> RouterCore[pa.RecordBatch]:
@@ -152,7 +154,7 @@ class RouterTask(Routing):
 
     def frame(self, router: int, offset: int, value: pa.Buffer) -> list[RoutedBytes]:
         """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
-        source = self._source = self._source or self._make_source(router)
+        source = self._source = self._source or self._begun_as(router)
         events, facts = frames.decode(value, source.schema)
         if self._epochs and facts.epoch < max(
             (epoch for begin, epoch in self._epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
@@ -164,8 +166,18 @@ class RouterTask(Routing):
             self.coordination.acknowledge(node, nodes.RouterSaved(offset + self._core.behind, self.watermark))
         return rows
 
+    def _begun_as(self, router: int) -> Source:
+        """The source of this router. From now on it tells what its pod uses, if it is in one."""
+        if tell := tells_used(self.coordination, nodes.of_router(router), self._closed):
+            threading.Thread(target=tell, name=f"keyshift-router-{router}-used", daemon=True).start()
+        return self._make_source(router)
+
     def hand_over(self) -> None:
         """End with the batch: nothing more is routed in it."""
+
+    def close(self) -> None:  # noqa: D102
+        self._closed.set()
+        super().close()
 
 
 def _packed(rows: list[tuple[int, Row]]) -> list[RoutedBytes]:

@@ -1,5 +1,6 @@
 """What the router's task says to each slot, without Spark and ZooKeeper."""
 
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,9 +10,11 @@ import pytest
 from small_behind import Behind
 from small_job import CONFIG
 
+from keyshift.clock import now_us
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, SlotId, units_of
+from keyshift.model.records import PodUsed
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.router import AWAKE_US, TICK_US
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
@@ -23,6 +26,7 @@ from keyshift.wire.spark_rows import PRIMER, received
 from keyshift.wire.spark_rows import answered as batch_of
 from keyshift.worker import router as routing
 from keyshift.worker import tasks
+from keyshift.worker import used as used_module
 from keyshift.worker.router import RouterTask
 from waits import Clock, until
 
@@ -189,6 +193,21 @@ def test_the_log_of_a_router_goes_on_in_the_next_batch(said, driver):
         task.close()
         until(lambda: len(driver.read(ENDED_LOGS["router-0"]) or ()) == number)  # noqa: B023
     assert driver.children(ENDED_LOGS) == ["router-0"]
+
+
+def test_a_router_in_a_pod_tells_what_the_pod_uses_until_its_batch_is_over(said, driver, monkeypatch):
+    """A pod may have routers alone."""
+    monkeypatch.setattr(used_module, "TOLD_S", 0.01)
+    monkeypatch.setattr(used_module, "used", lambda host, _: PodUsed(host, now_us(), 2.5, 700_000, 0, 0))
+    monkeypatch.setenv(used_module.POD_ADDRESS, "10.0.0.7")
+    frame(said, 0, router=3)
+    frame(said, 1, router=3)
+    until(lambda: driver.read_below(nodes.USED))
+    assert {name: told.host for name, told in driver.read_below(nodes.USED).items()} == {"router-3": "10.0.0.7"}
+    (teller,) = [thread for thread in threading.enumerate() if thread.name == "keyshift-router-3-used"]
+    said.close()
+    teller.join(60)
+    assert not teller.is_alive()
 
 
 def test_a_router_that_would_not_hear_of_a_switch_ends(said):

@@ -29,7 +29,7 @@ from keyshift.analysis.plots.style import (
 )
 from keyshift.analysis.tables import RunTables
 from keyshift.analysis.timelines import faults as faults_of
-from keyshift.analysis.timelines import resources, throughput
+from keyshift.analysis.timelines import grown, resources, throughput
 from keyshift.model.errors import BadInput
 
 Timeline = tuple[pd.DataFrame, pd.DataFrame | None]  # per-second latency, migration
@@ -45,7 +45,12 @@ _MACHINE = {  # stacked: share, its colour and name
     "others": ("#56B4E9", "busy for others"),
     "stolen": ("#CC79A7", "stolen by others on the host"),
 }
-_RESOURCES = (("cpu_cores", "CPU (%)", 100.0), ("rss_mib", "RSS (MiB)", 1.0))  # metric, axis, factor
+_RESOURCES = (  # metric, what is drawn of it, axis, factor
+    ("cpu_cores", resources, "CPU (%)", 100.0),
+    ("rss_mib", resources, "RSS (MiB)", 1.0),
+    ("sent_mib", grown, "sent so far (MiB)", 1.0),
+)
+_PERHAPS = "sent_mib"  # of them: older runs do not know it, nor do others than Linux
 
 _PAUSE_S = 1.0  # shorter pauses are those between steps, and not to be seen beside latency per second
 _TRIGGER: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": "--"}
@@ -148,21 +153,24 @@ def throughput_panels(runs: Mapping[str, RunTables], *, title: str = "Results wh
 
 
 def resource_panels(runs: Mapping[str, RunTables], *, title: str = "Processors and memory while state moves") -> Figure:
-    """CPU (100 % is one processor) and resident memory of the job over time, two panels per run; and below them how
-    full the machine was, and for whom, if all of them know. Tables: migration, metrics.
+    """CPU (100 % is one processor) and resident memory of the job over time, two panels per run; and below them what it
+    has sent over the network, and how full the machine was, and for whom, each if all of them know. Tables: migration,
+    metrics.
     """
     _require(runs)
     columns = len(runs)
+    known = all(_PERHAPS in set(tables["metrics"]["metric"]) for tables in runs.values())
+    drawn = [each for each in _RESOURCES if known or each[0] != _PERHAPS]
     machines = [_stacked(shares(tables["metrics"])) for tables in runs.values()]
-    rows = len(_RESOURCES) + all(len(machine) for machine in machines)
+    rows = len(drawn) + all(len(machine) for machine in machines)
     figure, axes = panel_grid(rows * columns, columns, _SIZE, sharex=True, sharey="row")
     every = pd.concat([tables["metrics"] for tables in runs.values()])
-    there = every.loc[every["metric"].isin([metric for metric, _, _ in _RESOURCES]), "instance"].unique()
+    there = every.loc[every["metric"].isin([metric for metric, *_ in drawn]), "instance"].unique()
     others = styles([name for name in there if name not in _PROCESSES], "instance")  # replicas, pods
     lines: dict[str, Artist] = {}
     for column, (name, tables) in enumerate(runs.items()):
-        for ax, (metric, label, factor) in zip(axes[column::columns], _RESOURCES, strict=False):
-            frame = resources(tables["metrics"], metric) * factor
+        for ax, (metric, over_time, label, factor) in zip(axes[column::columns], drawn, strict=False):
+            frame = over_time(tables["metrics"], metric) * factor
             for instance in map(str, frame.columns):
                 colour, dashes, text = _PROCESSES.get(instance) or (*others[instance][:2], instance)
                 how: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
@@ -170,12 +178,12 @@ def resource_panels(runs: Mapping[str, RunTables], *, title: str = "Processors a
                 lines[instance] = legend_line(text, **how)
             ax.set_ylabel(label)
         heading(axes[column], style_of(name).label)
-    for ax, machine in zip(axes[len(_RESOURCES) * columns :], machines, strict=False):
+    for ax, machine in zip(axes[len(drawn) * columns :], machines, strict=False):
         colours = [colour for colour, _ in _MACHINE.values()]
         ax.stackplot(machine.index + 0.5, *(machine[share] for share in _MACHINE), colors=colours, zorder=2)
         ax.axhline(100 * FULL, color="#777777", linewidth=0.8, zorder=3)
         ax.set_ylabel("all processors (%)")
-    if rows > len(_RESOURCES):
+    if rows > len(drawn):
         lines |= {name: Patch(color=colour, label=name) for colour, name in _MACHINE.values()}
     return finish(figure, title, [*lines.values(), *_mark_from_zero(axes, columns, list(runs.values()) * rows)])
 

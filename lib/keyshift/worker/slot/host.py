@@ -19,8 +19,8 @@ from keyshift.wire.config import JobConfig
 from keyshift.wire.nodes import Location
 from keyshift.worker.flight.messages import CopiesDropped, CopyPart, KeysDropped, Message, OfStep, Shipment, Taken
 from keyshift.worker.flight.server import StateServer
+from keyshift.worker.used import POD_ADDRESS
 
-POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
 LOOK_S = 1.0  # between two looks at whether all that was left here was taken
 
 

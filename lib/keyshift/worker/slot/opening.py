@@ -1,7 +1,6 @@
 """Makes a slot at the beginning of a batch: with what it has from whoever held it before, and all its parts."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -26,16 +25,16 @@ from keyshift.worker.slot.answers import SlotAnswers
 from keyshift.worker.slot.background import Background
 from keyshift.worker.slot.cores import Shape, make_core
 from keyshift.worker.slot.effects import SlotEffects
-from keyshift.worker.slot.host import POD_ADDRESS, SlotHost, host_for
+from keyshift.worker.slot.host import SlotHost, host_for
 from keyshift.worker.slot.intake import Intake, LedIntake, TurnIntake
 from keyshift.worker.slot.markers import Markers
 from keyshift.worker.slot.measures import Measures
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.slot.snapshots import SlotSnapshots
 from keyshift.worker.slot.task import SlotTask
-from keyshift.worker.slot.used import tells_used
 from keyshift.worker.state.arrivals import Arrivals
 from keyshift.worker.turn_output import make_output
+from keyshift.worker.used import tells_used
 
 BeginWith = Callable[[Sequence[Row]], None]
 
@@ -120,8 +119,8 @@ def make_slot(config: JobConfig, slot: SlotId) -> SlotTask:
             yield
 
     works = [*following.works(intake, working)] if following and isinstance(intake, LedIntake) else []
-    if pod := os.environ.get(POD_ADDRESS):
-        works.append(tells_used(shared, pod))
+    if tell_used := tells_used(coordination, nodes.of_slot(slot), shared.closed):
+        works.append(tell_used)
     if found.fetch is not None:
         shared.background.put(partial(found.fetch, arrivals, begin))
     else:

@@ -144,6 +144,19 @@ def test_resources_have_their_units_and_a_total_and_processes_are_told_apart(tab
     assert len({(sign.get_color(), sign.get_linestyle()) for sign in drawn}) == len(drawn)
 
 
+def test_what_was_sent_has_a_row_if_all_runs_know_and_counts_from_the_first_sample(tables):
+    begun = {"pod 1": 0, "pod 2": 1}
+    rows = [(t + 0.5, "sent_mib", pod, 100.0 + 10 * t) for pod in begun for t in range(begun[pod], 4)]
+    sent = pd.DataFrame(rows, columns=["t_s", "metric", "instance", "value"])
+    knows = tables | {"metrics": pd.concat([tables["metrics"], sent])}
+    assert len(timelines.resource_panels({"fluid": knows, "matched": tables}).axes) == 4
+    figure = timelines.resource_panels({"fluid": knows, "matched": knows})
+    assert [ax.get_ylabel() for ax in figure.axes[::2]] == ["CPU (%)", "RSS (MiB)", "sent so far (MiB)"]
+    first, second, total = (line.get_ydata().tolist() for line in figure.axes[4].lines[:3])
+    assert (first, second[1:], total) == ([0, 10, 20, 30], [0, 10, 20], [0, 10, 30, 50])
+    assert {"pod 1", "pod 2", "together"} <= set(legend(figure))
+
+
 def test_how_full_the_machine_was_has_a_panel_if_all_runs_know_and_what_others_took_is_apart_and_hatched(tables):
     machine = [
         pd.DataFrame({"t_s": [-0.5, 0.5], "metric": "machine_cores", "instance": instance, "value": value})

@@ -1,7 +1,6 @@
-"""What a pod has used, as its files say, and that a slot tells it as long as it works."""
+"""What a pod has used, as its files say, and that a slot or a router tells it as long as it works."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -9,8 +8,8 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.memory import Memory, MemoryCoordination
-from keyshift.worker.slot import used as used_module
-from keyshift.worker.slot.used import tells_used, used
+from keyshift.worker import used as used_module
+from keyshift.worker.used import POD_ADDRESS, tells_used, used
 
 NETWORK = """\
 Inter-|   Receive                     |  Transmit
@@ -40,7 +39,8 @@ def test_files_that_can_be_dropped_are_no_memory_in_use_and_the_loopback_is_no_n
     assert (found.received_bytes, found.sent_bytes) == (5100, 7200) and found.at_us > 10**15
 
 
-def test_a_slot_tells_it_until_its_batch_is_over_whatever_becomes_of_one_time(root, monkeypatch):
+def test_it_is_told_until_a_batch_is_over_whatever_becomes_of_one_time(root, monkeypatch):
+    monkeypatch.setenv(POD_ADDRESS, "10.0.0.7")
     monkeypatch.setattr(used_module, "TOLD_S", 0.01)
     memory, away = Memory(), [True]
     coordination, plain = MemoryCoordination(memory, "/job"), MemoryCoordination.publish
@@ -53,15 +53,18 @@ def test_a_slot_tells_it_until_its_batch_is_over_whatever_becomes_of_one_time(ro
 
     coordination.begin()
     monkeypatch.setattr(MemoryCoordination, "publish", publish)
-    shared = SimpleNamespace(closed=threading.Event(), coordination=coordination, slot=3)
-    thread = threading.Thread(target=tells_used(shared, "10.0.0.7", root), daemon=True)
+    closed = threading.Event()
+    thread = threading.Thread(target=tells_used(coordination, "slot-3", closed, root), daemon=True)
     thread.start()
     assert wait_until(lambda: coordination.read_below(nodes.USED), 60)
-    assert coordination.read_below(nodes.USED)["3"].memory_bytes == 700_000 and not away
-    shared.closed.set()
+    assert coordination.read_below(nodes.USED)["slot-3"].memory_bytes == 700_000 and not away
+    closed.set()
     thread.join(60)
     assert not thread.is_alive()
 
 
-def test_where_there_are_no_such_files_nothing_is_told(tmp_path):
-    tells_used(SimpleNamespace(closed=threading.Event()), "10.0.0.7", tmp_path)()
+def test_where_there_are_no_such_files_or_no_pod_nothing_is_told(tmp_path, monkeypatch):
+    coordination = MemoryCoordination(Memory(), "/job")
+    assert tells_used(coordination, "slot-3", threading.Event()) is None
+    monkeypatch.setenv(POD_ADDRESS, "10.0.0.7")
+    tells_used(coordination, "slot-3", threading.Event(), tmp_path)()

@@ -1,9 +1,11 @@
-"""What a pod uses, told by the slots in it: the driver sees its own processes only.
+"""What a pod uses, told by the routers and slots in it: the driver sees its own processes only.
 
 Read from control groups, version 2, and from the network of the pod. Where there is none of that, nothing is told.
 """
 
 import contextlib
+import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +15,9 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import PodUsed
 from keyshift.services import limits
 from keyshift.wire import nodes
-from keyshift.worker.slot.shared import Shared
+from keyshift.wire.coordination import Coordination
 
+POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
 TOLD_S = 1.0  # as often as the driver samples
 ROOT = Path("/")
 _LOOPBACK = "lo"
@@ -35,14 +38,18 @@ def used(host: str, root: Path = ROOT) -> PodUsed:
     return PodUsed(host, now_us(), cpu_s, limits.in_use(groups), sent, received)
 
 
-def tells_used(shared: Shared, host: str, root: Path = ROOT) -> Callable[[], None]:
-    """The work of a thread: tell it until the batch is over."""
+def tells_used(
+    coordination: Coordination, name: str, closed: threading.Event, root: Path = ROOT
+) -> Callable[[], None] | None:
+    """The work of a thread: tell it in the node of this ``name`` until ``closed`` is set. None if this is no pod."""
+    if not (host := os.environ.get(POD_ADDRESS)):
+        return None
 
     def tell() -> None:
         with contextlib.suppress(OSError, KeyError):
-            while not shared.closed.wait(TOLD_S - time.time() % TOLD_S):  # all of them at about the same time
+            while not closed.wait(TOLD_S - time.time() % TOLD_S):  # all of them at about the same time
                 now = used(host, root)
                 with contextlib.suppress(ServiceUnavailable):  # then nobody knows for a second
-                    shared.coordination.publish(nodes.USED[shared.slot], now)
+                    coordination.publish(nodes.USED[name], now)
 
     return tell
