@@ -180,6 +180,12 @@ def test_a_notebook_with_one_strategy_takes_settings_for_it(notebook):
     assert {(spec.strategy.name, spec.point().size) for spec in specs} == {("chunked", 16)}
 
 
+@pytest.mark.parametrize("notebook", ["meces/01_on_demand", "nexmark/01_queries"])
+def test_copies_are_made_as_often_as_is_said(notebook):
+    specs = asked(notebook, strategies=["rhino"], copy_every_s=60.0).specs
+    assert {(spec.strategy.name, spec.job.copy_every_s) for spec in specs} == {("rhino", 60.0)}
+
+
 @pytest.mark.parametrize("notebook", ["01_domains_and_bins", "02_overhead"])
 def test_several_processes_may_offer_the_load_of_megaphone(notebook):
     specs = asked(f"megaphone/{notebook}", routers=16, injectors=8).specs
