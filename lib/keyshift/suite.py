@@ -68,7 +68,7 @@ _NAMES_OF = {
     "keyshift.experiment.spec": ("make_spec",),
     "keyshift.studies.highest_rate": ("measure_highest_rates",),
     "keyshift.studies.stored_runs": ("comparable", "open_store", "over_rates"),
-    "keyshift.studies.study": ("measure", "named", "require_free"),
+    "keyshift.studies.study": ("measure", "named", "on_backends", "require_free"),
     "keyshift.place.profile": ("load_profile",),
     "keyshift.planner": ("Decision", "change", "in_units", "make_plan", "settings", "strategies", "strategy"),
     "keyshift.ordering": ("orderings",),

@@ -78,8 +78,8 @@ NOTEBOOKS = {
     "hybrid/01_backends": Small(
         SMALL | {"backends": '["rocksdb", "remote"]', "state_bytes": "1024", "to_slots": "3", "trigger_s": "3"},
         two_stores,
-        1,
-        [("had to move", "rocksdb", "remote", "moved (MiB)", "verdict")],
+        3,
+        [("had to move", "rocksdb, fluid", "remote, fluid", "moved (MiB)", "verdict")],
         ("Both runs are correct",),
     ),
     "hybrid/02_autoscaling": Small(

@@ -104,7 +104,7 @@ def test_help_names_every_command(tmp_path):
         (["artifact", "-o", "/"], "folder '/' is not empty: name a new one"),
         (["artifact", "-o", "nowhere/new"], "--output nowhere/new: its folder does not exist"),
         (["artifact", "2026", "--all", "small", "-o", "new"], "give runs, or --all and a kind of sets"),
-        (["artifact", "--all", "smal", "-o", "new"], "did you mean 'small'"),
+        (["artifact", "--all", "published,smal", "-o", "new"], "'smal': did you mean 'small'"),
         (["artifact", "--doi", "zenodo.1", "-o", "new"], "doi = 'zenodo.1'"),
         (["artifact", "--license", "my own", "-o", "new"], "license = 'my own'"),
         (["plan", "--skew", "-1"], "Zipf exponent = -1.0"),

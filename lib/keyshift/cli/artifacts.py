@@ -17,7 +17,10 @@ def artifact(
         typer.Argument(metavar="[RUN]...", help="Run ids, or their first characters. Default: all stored runs."),
     ] = None,
     every: Annotated[
-        str, typer.Option("--all", help="In place of runs: those of every set of this kind (smoke, small, paper).")
+        str,
+        typer.Option(
+            "--all", help="In place of runs: those of every set of this kind (smoke, small, paper); or small,published."
+        ),
     ] = "",
     title: Annotated[str, typer.Option(help="Its title.", show_default="the workloads")] = "",
     author: Annotated[

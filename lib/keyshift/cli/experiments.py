@@ -127,7 +127,11 @@ def batch(
         list[Path] | None, typer.Argument(help="YAML files: name, notebook, and what varies (data/README.md).")
     ] = None,
     every: Annotated[
-        str, typer.Option("--all", help="In place of files: every set of this kind below data/ (smoke, small, paper).")
+        str,
+        typer.Option(
+            "--all",
+            help="In place of files: every set of this kind below data/ (smoke, small, paper); or small,published.",
+        ),
     ] = "",
     out: Annotated[
         Path | None,

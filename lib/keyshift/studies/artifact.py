@@ -64,9 +64,9 @@ _ENDS = ["ok", "bad", "died"]
 
 @dataclass(frozen=True)
 class Batches:
-    """Executions of notebooks that an artifact shows, of the batch files of one ``kind``, with their records."""
+    """Executions of notebooks that an artifact shows, of the batch files of ``kinds``, with their records."""
 
-    kind: str
+    kinds: str  # as ``batch.files_of`` takes them
     ended: Sequence[tuple[PreparedBatch, Done]]
     records: Files
 
@@ -133,7 +133,7 @@ def _stored(store: ResultStore, batches: Batches | None) -> tuple[list[str], int
             raise BadInput("no run is stored yet: `keyshift run` makes one")
         return found, len(rows) - len(found)
     if not (held := [run_id for run_id in batches.run_ids if store.holds(run_id)]):
-        raise BadInput(f"no run of a set {batches.kind} is stored: `keyshift batch --all {batches.kind}` makes them")
+        raise BadInput(f"no run of a set {batches.kinds} is stored: `keyshift batch --all {batches.kinds}` makes them")
     return held, 0
 
 
@@ -152,7 +152,7 @@ def _write(
     pages = _pages_of_runs(store, manifests, folder, {} if named else _in_notebooks(manifests, notebooks))
     _write_text(folder / "published.html", _published(store, manifests))
     if batches:
-        _write_text(folder / "batches.html", batch_report(f"all {batches.kind} sets", batches.ended, batches.records))
+        _write_text(folder / "batches.html", batch_report(f"all {batches.kinds} sets", batches.ended, batches.records))
     export_runs(store, [manifest.run_id for manifest in manifests], folder / "data", meanings=meanings)
     places = _environment(manifests)
     made_with = {each.name: each.version for each in metadata.distributions()}

@@ -189,14 +189,21 @@ def _find(name: str, folders: list[Path]) -> Path:
     raise BadInput(f"notebook = {name!r}: there is no such file in {' or '.join(map(str, folders))}{hint}")
 
 
-def files_of(folder: Path, kind: str) -> list[Path]:
-    """The batch files of a kind (smoke, small, paper …) below ``folder``. Raises BadInput if there are none."""
+def files_of(folder: Path, kinds: str) -> list[Path]:
+    """The batch files below ``folder`` of a kind (smoke, small, paper …), or of several with commas between them, one
+    kind behind the other. Raises BadInput for one of which there are none, or that is named twice.
+    """
     named = {path: path.stem.rpartition("-")[2] for path in sorted(folder.rglob("*.yaml")) if "-" in path.stem}
     if not named:
-        raise BadInput(f"--all {kind}: no sets are below {folder}; go to the folder of the repository")
-    if kind not in named.values():
-        raise unknown(f"kind of sets below {folder.name}/", kind, sorted(set(named.values())))
-    return [path for path, of in named.items() if of == kind]
+        raise BadInput(f"--all {kinds}: no sets are below {folder}; go to the folder of the repository")
+    wanted: list[str] = []
+    for kind in kinds.split(","):
+        if kind not in named.values():
+            raise unknown(f"kind of sets below {folder.name}/", kind, sorted(set(named.values())))
+        if kind in wanted:
+            raise BadInput(f"--all {kinds}: {kind} is there twice; leave one out")
+        wanted.append(kind)
+    return [path for kind in wanted for path, of in named.items() if of == kind]
 
 
 @contextmanager

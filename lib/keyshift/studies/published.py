@@ -111,17 +111,19 @@ def _ordered(row: SummaryRow) -> bool:
 
 @dataclass(frozen=True)
 class _AtPoints:
-    """Columns of the summary, in runs of one stage and rate with the parameters of each point.
+    """Columns of the summary, in runs with the parameters of each point; of one stage and rate, as ``_plain`` says, or
+    those that are ``kept``.
 
     A job without an order has no replicas: it is beside those with any number of them.
     """
 
     columns: Mapping[str, str]  # by the name of the point
     points: Mapping[str, Mapping[str, Any]]
+    kept: Callable[[SummaryRow], bool] = _plain  # which runs count
 
     def __call__(self, rows: Sequence[SummaryRow]) -> Iterator[tuple[SummaryRow, _Values]]:
         free = {*REPETITION, *(name for where in self.points.values() for name in where)}
-        for alike in _loads([row for row in rows if _plain(row)], free | {"replicas"}):
+        for alike in _loads([row for row in rows if self.kept(row)], free | {"replicas"}):
             alone = [row for row in alike if not _ordered(row)]
             for load in _loads([row for row in alike if _ordered(row)], free) or [[]]:
                 values = {}
@@ -180,6 +182,7 @@ _OVER_HEARTBEAT = {f"{ms:g} ms": {"ordering": "live_robin", "heartbeat_ms": ms} 
 _BEFORE = {"P50 (ms)": "p50_ms", "P99 (ms)": "p99_ms"}  # of events before the trigger: nothing moves, nothing fails
 _RATES = {"P50 (ms)": (5.9, 6.7, 8.8, 6.9, 11.9, 8.7), "P99 (ms)": (10.3, 15.6, 15.2, 21.4, 31.9, 150.3)}
 _HEARTBEATS = {"P50 (ms)": (6.7, 7.6, 13.6, 21.5), "P99 (ms)": (20.1, 21.5, 55.9, 104.4)}
+_DIES = _PASSIVE | {"fault": "kill:slot@150", "seconds": 300.0, "trigger_s": 150.0}
 
 # Spark: its own measurement of stateful operators in real-time mode.
 _SPARK = "Spark, stateful operators in real-time mode: 1000 records/s, 5 + 5 partitions, RocksDB"
@@ -216,6 +219,17 @@ CURVES = (
             _AtPoints(dict.fromkeys(_OVER_RATE, column), _OVER_RATE),
         )
         for measure, column in _BEFORE.items()
+    ),
+    Curve(
+        "silence of a passive job that dies",
+        f"{_REPLICAS}; passive has a checkpoint every 30 s and is killed after 150 s of 300 s: about 80 s without "
+        "output (active: flat)",
+        "silence (ms)",
+        {"passive": 80_000.0},
+        "Theirs is of a cluster, and of a job and rate that we do not know. Ours is of any job and rate: the query "
+        "begins anew in the same Spark, from its newest snapshot. One number is no curve.",
+        "notebook replication/01_deaths, with snapshot_s=30, seconds=300 and trigger_s=150",
+        _AtPoints({"passive": "silence_ms"}, {"passive": _DIES}, kept=lambda row: True),
     ),
     Curve(
         "Spark's own state in real-time mode",

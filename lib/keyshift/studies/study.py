@@ -28,6 +28,7 @@ from keyshift.studies import notebook
 
 Points = Mapping[str, Mapping[str, Any]]  # parameters of each point, by its name, over what is common to all
 _ALLOWED = "names of strategies in a list, or {name: {strategy: …, settings: {…}}}"
+_OF_KEYS = ("background", "cache")  # coordinates that say what becomes of keys behind a unit that moves without them
 
 
 @dataclass
@@ -283,3 +284,32 @@ def named(strategies: Sequence[str] | Mapping[str, Any]) -> dict[str, dict[str, 
             raise BadInput(f"strategies: {name}: {refused}") from None
         points[str(name)] = {"strategy": choice.strategy, **choice.settings}
     return points
+
+
+def on_backends(names: Sequence[str], strategies: Sequence[str] | Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Points for ``measure``: each of ``named(strategies)`` on each of the backends ``names``, by both names.
+
+    With a backend that all slots reach, units go by their names. So nothing is copied there, and ``background`` and
+    ``cache`` take no effect: points that copy are left out, and of those that differ in these alone the first one
+    stands for all, without them. Raises BadInput as ``named``, for a backend that is not known, and for one of which
+    no point is left.
+    """
+    points: dict[str, dict[str, Any]] = {}
+    chosen = named(strategies)
+    for backend in names:
+        on_it = _on_shared(chosen) if backends.of_library(backend).server else chosen
+        if chosen and not on_it:
+            raise BadInput(f"backend = {backend}: all slots reach it, so nothing is copied; name one without copies")
+        points |= {f"{backend}, {name}": point | {"backend": backend} for name, point in on_it.items()}
+    return points
+
+
+def _on_shared(points: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those of ``points`` that differ where all slots reach the store."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, point in points.items():
+        told = {setting: value for setting, value in point.items() if setting not in _OF_KEYS}
+        settings = {setting: value for setting, value in point.items() if setting != "strategy"}
+        if not change(known.get(point["strategy"]), settings).replicate and told not in found.values():
+            found[name] = told
+    return found

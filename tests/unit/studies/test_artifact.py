@@ -162,7 +162,7 @@ def test_the_page_of_a_notebook_is_the_same_in_every_locale(tmp_path):
 
 def test_published_numbers_stand_beside_ours_or_alone_as_those_of_one_stage_beside_a_run_of_several(folder, tmp_path):
     page = (folder / "published.html").read_text()
-    assert page.count("No run of these compares") == 8, "the run of Meces is not correct"
+    assert page.count("No run of these compares") == 9, "the run of Meces is not correct"
     assert "<td>LiveRobin, 10/s</td><td>15.6</td>" in page
     assert "full before the migration in 1 of 1 runs" in page
     alone = run(3, "lazy", parameters={"ordering": "live_robin", "heartbeat_ms": 50.0}, p50_ms=9.0)

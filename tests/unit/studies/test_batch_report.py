@@ -120,8 +120,13 @@ def test_a_kind_of_sets_is_its_files_and_another_one_is_refused(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     assert [path.name for path in files_of(tmp_path, "small")] == ["01_one-small.yaml", "02_two-small.yaml"]
-    with pytest.raises(BadInput, match=r"unknown kind .*/ 'smal': did you mean 'small'.*known: paper, small"):
-        files_of(tmp_path, "smal")
+    both = files_of(tmp_path, "small,paper")
+    assert [path.name for path in both] == ["01_one-small.yaml", "02_two-small.yaml", "01_one-paper.yaml"]
+    for given in ("smal", "paper,smal"):
+        with pytest.raises(BadInput, match=r"unknown kind .*/ 'smal': did you mean 'small'.*known: paper, small"):
+            files_of(tmp_path, given)
+    with pytest.raises(BadInput, match=r"--all small,paper,small: small is there twice; leave one out"):
+        files_of(tmp_path, "small,paper,small")
     with pytest.raises(BadInput, match=r"--all small: no sets are below .*/data; go to the folder of the repository"):
         files_of(tmp_path / "elsewhere" / "data", "small")
 
@@ -133,7 +138,7 @@ def test_a_kind_of_sets_is_its_files_and_another_one_is_refused(tmp_path):
         (["a.yaml", "--all", "small"], "give batch files, or --all and a kind of sets"),
         (["a.yaml", "b.yaml", "--as", "c"], "--as c: it names one batch"),
         (["a.yaml", "-o", "x.pdf"], "--out x.pdf: a report is a file that ends with .html or .md"),
-        (["--all", "smal"], "unknown kind of sets below data/ 'smal': did you mean 'small'"),
+        (["--all", "small,smal"], "unknown kind of sets below data/ 'smal': did you mean 'small'"),
         (["--all", "small", "-o", "nowhere/x.html"], "--out nowhere/x.html: its folder does not exist"),
         (["--all", "small", "-o", "data.md"], "--out data.md: it is a folder; name a file"),
         (["--all", "small"], "notebook = 'nowhere.ipynb': there is no such file"),

@@ -154,7 +154,6 @@ def test_settings_of_all_runs_of_deaths_win_over_the_parameters_of_the_notebook(
     [
         ("replication/01_deaths", {"seconds": 30.0, "rate": 200.0, "fault": "kill:slot@4"}, "fault, seconds"),
         ("replication/02_orders", {"heartbeat_ms": 20.0, "rate": 200.0}, "heartbeat_ms"),
-        ("hybrid/01_backends", {"backend": "memory", "cache": False}, "backend"),
         ("hybrid/02_autoscaling", {"slots_min": 2, "rate": 200.0, "size": 16}, "rate, slots_min"),
         ("hybrid/03_mappers_and_counters", {"stage_slots": "map:3"}, "stage_slots"),
         ("incidents/03_dying_slot", {"snapshot_s": 2.0}, "snapshot_s"),
@@ -178,6 +177,28 @@ def test_settings_that_each_point_has_of_its_own_are_refused(notebook, settings,
 def test_a_notebook_with_one_strategy_takes_settings_for_it(notebook):
     specs = asked(notebook, strategy="chunked", settings={"size": 16}).specs
     assert {(spec.strategy.name, spec.point().size) for spec in specs} == {("chunked", 16)}
+
+
+def test_each_backend_has_each_strategy_and_a_store_that_all_slots_reach_those_that_differ_there():
+    points = {
+        "lazy": "lazy",
+        "migrates": {"strategy": "lazy", "settings": {"background": True}},
+        "copied": "replicated",
+    }
+    specs = asked("hybrid/01_backends", backends=["memory", "remote"], strategies=points).specs
+    found = [(spec.backend.name, spec.strategy.name, spec.point().mode.background) for spec in specs]
+    own = [("memory", "lazy", False), ("memory", "lazy", True), ("memory", "replicated", True)]
+    assert found == [*own, ("remote", "lazy", False)]
+    with pytest.raises(
+        KeyshiftError, match="backend = remote: all slots reach it, so nothing is copied; name one with"
+    ):
+        asked("hybrid/01_backends", backends=["memory", "remote"], strategies=["replicated"])
+
+
+@pytest.mark.parametrize("notebook", ["meces/01_on_demand", "nexmark/01_queries"])
+def test_copies_are_made_as_often_as_is_said(notebook):
+    specs = asked(notebook, strategies=["rhino"], copy_every_s=60.0).specs
+    assert {(spec.strategy.name, spec.job.copy_every_s) for spec in specs} == {("rhino", 60.0)}
 
 
 @pytest.mark.parametrize("notebook", ["01_domains_and_bins", "02_overhead"])

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[3]
 HEARTBEATS = (5.0, 10.0, 50.0, 100.0)
 (OF_HEARTBEAT,) = [curve for curve in CURVES if curve.title == "P99 over the heartbeat of LiveRobin"]
 (OF_RATE,) = [curve for curve in CURVES if curve.title.startswith("P99 over the rate")]
+(OF_DEATH,) = [curve for curve in CURVES if curve.title == "silence of a passive job that dies"]
 (OF_SPARK,) = [curve for curve in CURVES if curve.title == "Spark's own state in real-time mode"]
 (AGAINST_MECES,) = [curve for curve in CURVES if curve.title == "DRRS against Meces"]
 
@@ -128,6 +129,18 @@ def test_the_set_that_a_curve_names_has_all_its_points():
         (line,) = beside(curve, rows)
         assert line.points["ours"].tolist() == [1.0] * len(curve.published), curve.title
     assert len(named) == 4
+
+
+@pytest.mark.usefixtures("own_definitions")  # cells of its notebook are executed
+@pytest.mark.parametrize("own", [{}, {"workload": "saas", "slots": 1}])
+def test_a_job_that_dies_at_half_time_is_beside_the_published_silence_whatever_its_stages(own):
+    given = {"snapshot_s": 30.0, "seconds": 300.0, "trigger_s": 150.0}
+    assert all(f"{name}={value:g}" in OF_DEATH.wanted for name, value in given.items())
+    specs = asked_of(ROOT / "notebooks" / "replication" / "01_deaths.ipynb", given | own).specs
+    runs = [row("fluid", silence_ms=1600.0, stages=len(spec.workload.stages)) for spec in specs]
+    rows = [run | {"parameters": spec.parameters()} for run, spec in zip(runs, specs, strict=True)]
+    (line,) = beside(OF_DEATH, rows)
+    assert line.points[["point", "published", "ours"]].to_numpy().tolist() == [["passive", 80_000.0, 1600.0]]
 
 
 def test_spark_s_own_state_is_beside_spark_s_numbers_at_the_rate_of_those():

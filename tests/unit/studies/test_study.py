@@ -9,7 +9,7 @@ from small_lab import opens
 from keyshift.lab.run import run_each
 from keyshift.model.errors import BadInput, KeyshiftError, PointsDied
 from keyshift.studies import study as studies
-from keyshift.studies.study import Study, measure, named
+from keyshift.studies.study import Study, measure, named, on_backends
 
 TABLES = {
     "latency": pd.DataFrame({"created_s": [-1.0, 0.5, 1.5], "latency_ms": [10.0, 20.0, 40.0]}),
@@ -239,3 +239,17 @@ def test_versions_are_one_column_unless_they_changed_meanwhile(lab):
     assert list(table.loc["keyshift"]) == ["2"]
     lab.made = 1
     assert list(measure(named(["fluid", "lazy"])).versions().loc["keyshift"]) == ["1", "2"]
+
+
+def test_points_of_a_store_that_all_slots_reach_differ_in_what_takes_effect_there():
+    not_cached = {"strategy": "hybrid", "settings": {"cache": False}}
+    points = on_backends(["rocksdb", "hybrid"], {"not cached": not_cached, "cached": "hybrid", "fluid": "fluid"})
+    assert points == {
+        "rocksdb, not cached": {"backend": "rocksdb", "strategy": "hybrid", "cache": False},
+        "rocksdb, cached": {"backend": "rocksdb", "strategy": "hybrid"},
+        "rocksdb, fluid": {"backend": "rocksdb", "strategy": "fluid"},
+        "hybrid, not cached": {"backend": "hybrid", "strategy": "hybrid"},
+        "hybrid, fluid": {"backend": "hybrid", "strategy": "fluid"},
+    }
+    with pytest.raises(BadInput, match=r"unknown state backend 'rocks': did you mean 'rocksdb'"):
+        on_backends(["rocks"], ["fluid"])

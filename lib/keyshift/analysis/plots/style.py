@@ -216,7 +216,9 @@ def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
     """A legend outside the Axes, with as many columns as are not wider than the figure: or they squeeze it."""
     columns = len(handles) if len(handles) <= 5 else LEGEND_COLUMNS
     widest = max((len(str(handle.get_label())) for handle in handles), default=0) + 6  # characters, with the sign
-    columns = min(columns, max(1, int(ax.get_figure(root=True).get_figwidth() * CHARACTERS_PER_INCH / widest)))
+    figure = ax.get_figure(root=True)
+    assert figure is not None  # it has not been removed
+    columns = min(columns, max(1, int(figure.get_figwidth() * CHARACTERS_PER_INCH / widest)))
     ax.legend(
         handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, frameon=False, fontsize="small"
     )
