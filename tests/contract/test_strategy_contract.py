@@ -12,7 +12,7 @@ from keyshift.checks import check_plan, check_strategy
 from keyshift.checks.strategy import draw_view
 from keyshift.model.errors import BadInput, ContractBroken, PlanRejected
 from keyshift.model.keys import Assignment, Mode, Step
-from keyshift.planner import Decision, Snapshot, Strategy, change, strategies
+from keyshift.planner import Decision, Strategy, View, change, strategies
 from keyshift.planner.batches import batches
 from keyshift.planner.orders import orders
 from keyshift.registry import Registry
@@ -31,7 +31,7 @@ EVERY_STRATEGY = pytest.mark.parametrize("strategy", points(strategies))
 
 
 @st.composite
-def views(draw) -> Snapshot:
+def views(draw) -> View:
     return draw_view(draw(st.randoms(use_true_random=False)))
 
 
@@ -52,7 +52,7 @@ def test_it_works_with_a_thousand_slots_in_any_order(strategy):
     owner = list(current.owner)
     random.Random(5).shuffle(owner)
     heat = tuple(float(unit % 7) for unit in range(4000))
-    check_plan(strategy, Snapshot(current, Assignment(1, tuple(owner)), heat))
+    check_plan(strategy, View(current, Assignment(1, tuple(owner)), heat))
 
 
 # -- the space between the presets -------------------------------------------------------------------------------------
@@ -86,9 +86,9 @@ def test_every_point_that_is_not_refused_makes_a_plan(name, settings, view):
 # -- a strategy of one's own -------------------------------------------------------------------------------------------
 
 
-def exchange_in_pairs(strategy, snapshot, log):
+def exchange_in_pairs(strategy, view, log):
     """Units that go from one to the other of the same two slots, either way, share a step."""
-    left = list(snapshot.misplaced())
+    left = list(view.misplaced())
     number = 0
     while left:
         between = {left[0].source, left[0].destination}
@@ -118,31 +118,31 @@ def strategy_that(propose, **changes) -> Strategy:
     return replace(Strategy("somebody's own way to move state", "this test", propose=propose), **changes)
 
 
-def backwards(strategy, snapshot, log):
-    yield Step(tuple(reversed(snapshot.misplaced())))
+def backwards(strategy, view, log):
+    yield Step(tuple(reversed(view.misplaced())))
 
 
-def by_chance(strategy, snapshot, log):
-    moves = list(snapshot.misplaced())
+def by_chance(strategy, view, log):
+    moves = list(view.misplaced())
     random.shuffle(moves)
     yield from (Step((move,)) for move in moves)
 
 
-def incomplete(strategy, snapshot, log):
-    yield from (Step((move,)) for move in snapshot.misplaced()[1:])
+def incomplete(strategy, view, log):
+    yield from (Step((move,)) for move in view.misplaced()[1:])
 
 
-def talkative(strategy, snapshot, log):
-    for unit in range(len(snapshot.current.owner)):
+def talkative(strategy, view, log):
+    for unit in range(len(view.current.owner)):
         log(Decision(unit, None, "it was looked at"))
-    yield from (Step((move,)) for move in snapshot.misplaced())
+    yield from (Step((move,)) for move in view.misplaced())
 
 
-def hot_own(strategy, snapshot, log):
-    yield from (Step((m,)) for m in sorted(snapshot.misplaced(), key=lambda m: snapshot.heat[m.unit]))
+def hot_own(strategy, view, log):
+    yield from (Step((m,)) for m in sorted(view.misplaced(), key=lambda m: view.heat[m.unit]))
 
 
-def surprised(strategy, snapshot, log):
+def surprised(strategy, view, log):
     raise ZeroDivisionError("of a cell")
 
 
@@ -150,7 +150,7 @@ def surprised(strategy, snapshot, log):
     ("strategy", "error", "words"),
     [
         (strategy_that(backwards), PlanRejected, "step 0 is empty"),
-        (strategy_that(by_chance), ContractBroken, "the same snapshot gave another plan"),
+        (strategy_that(by_chance), ContractBroken, "the same view gave another plan"),
         (strategy_that(incomplete), PlanRejected, "units never moved"),
         (strategy_that(talkative), ContractBroken, "a unit that does not move"),
         (strategy_that(hot_own), ContractBroken, "^without heat, as with replicas, it raised IndexError: "),

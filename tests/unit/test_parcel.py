@@ -48,9 +48,9 @@ def defined_workload():
     return Threefold
 
 
-def thirds(strategy, snapshot, log):
+def thirds(strategy, view, log):
     """Up to three units in each step."""
-    moves = snapshot.misplaced()
+    moves = view.misplaced()
     for begin in range(0, len(moves), FACTOR):
         yield Step(moves[begin : begin + FACTOR])
 
@@ -92,7 +92,7 @@ def test_a_cell_may_run_again_but_not_take_a_name_of_the_library():
 
 
 def test_a_run_of_a_strategy_that_proposes_nonsense_is_refused_before_it_can_begin():
-    def nonsense(strategy, snapshot, log):
+    def nonsense(strategy, view, log):
         """To a slot that is not there."""
         yield Step((Move(5, 0, 9),))
 
@@ -102,9 +102,9 @@ def test_a_run_of_a_strategy_that_proposes_nonsense_is_refused_before_it_can_beg
 
 
 def test_a_strategy_that_needs_heat_is_refused_for_replicas_by_its_name():
-    def hot_own(strategy, snapshot, log):
+    def hot_own(strategy, view, log):
         """The hottest unit first, one in each step."""
-        yield from (Step((m,)) for m in sorted(snapshot.misplaced(), key=lambda m: -snapshot.heat[m.unit]))
+        yield from (Step((m,)) for m in sorted(view.misplaced(), key=lambda m: -snapshot.heat[m.unit]))
 
     strategy()(hot_own)
     given = {"strategy": "hot_own", "key_groups": 16, "slots": 2, "to_slots": 4}
@@ -115,7 +115,7 @@ def test_a_strategy_that_needs_heat_is_refused_for_replicas_by_its_name():
 
 @pytest.mark.parametrize("proposed", [None, 7])
 def test_a_function_that_yields_nothing_is_told_so(proposed):
-    def forgetful(strategy, snapshot, log):
+    def forgetful(strategy, view, log):
         """It was to yield something."""
         return proposed
 
@@ -215,10 +215,10 @@ def test_what_slots_would_not_find_is_refused_before_anything_is_started(part, r
 def test_a_strategy_that_cannot_leave_the_process_keeps_no_job_of_another_one_from_its_start():
     lock = threading.Lock()
 
-    def locking(strategy, snapshot, log):
+    def locking(strategy, view, log):
         """One unit in each step."""
         if not lock.locked():
-            yield from (Step((move,)) for move in snapshot.misplaced())
+            yield from (Step((move,)) for move in view.misplaced())
 
     strategy()(locking)
     said = []

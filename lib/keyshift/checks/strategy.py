@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from keyshift.model.errors import ContractBroken, PlanRejected, require
 from keyshift.model.keys import Assignment, SlotId, Version
-from keyshift.planner import Plan, Snapshot, Strategy, check, in_units, make_plan
+from keyshift.planner import Plan, Strategy, View, check, in_units, make_plan
 from keyshift.planner.targets import scale
 
 
@@ -28,21 +28,21 @@ def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> Non
         for _ in range(examples):
             view = draw_view(rng)
             check_plan(point, view)
-            plan = check_plan(point, Snapshot(view.current, view.current, view.heat))
+            plan = check_plan(point, View(view.current, view.current, view.heat))
             require(
                 not plan.steps and not plan.decisions, "a plan for the assignment that is there has steps or decisions"
             )
             if point.propose:
                 _check_without_heat(point, view)
         alone = Assignment.contiguous(16, 1)
-        plan = check_plan(point, Snapshot(alone, scale(alone, 1)))
+        plan = check_plan(point, View(alone, scale(alone, 1)))
         require(not plan.steps and not plan.copies, "a plan for a single slot has steps or copies")
-        check_plan(point, Snapshot(Assignment(Version(1), (SlotId(0),)), Assignment(Version(1), (SlotId(1),)), (3.0,)))
+        check_plan(point, View(Assignment(Version(1), (SlotId(0),)), Assignment(Version(1), (SlotId(1),)), (3.0,)))
         many = Assignment.contiguous(4000, 999)
-        check_plan(point, Snapshot(many, scale(many, 1000), tuple(float(unit % 7) for unit in range(4000))))
+        check_plan(point, View(many, scale(many, 1000), tuple(float(unit % 7) for unit in range(4000))))
 
 
-def _check_without_heat(strategy: Strategy, view: Snapshot) -> None:
+def _check_without_heat(strategy: Strategy, view: View) -> None:
     try:
         check_plan(strategy, replace(view, heat=()))
     except PlanRejected as error:
@@ -50,15 +50,15 @@ def _check_without_heat(strategy: Strategy, view: Snapshot) -> None:
         raise ContractBroken(f"without heat, as with replicas, {said}") from error
 
 
-def check_plan(strategy: Strategy, view: Snapshot) -> Plan:
+def check_plan(strategy: Strategy, view: View) -> Plan:
     """Make a plan from ``view``, which is of key groups, and check it. What must be true of a plan is said here without
     ``make_plan``'s own words. Raises ContractBroken, and what ``make_plan`` raises.
     """
     before = copy.deepcopy(view)
     plan, current, target = _plan(strategy, view)
-    require(view == before, "the snapshot was changed")
+    require(view == before, "the view was changed")
     again, *_ = _plan(strategy, view)
-    require(plan == again and plan.decisions == again.decisions, "the same snapshot gave another plan")
+    require(plan == again and plan.decisions == again.decisions, "the same view gave another plan")
     owner = list(current.owner)
     moved: dict[int, int] = {}
     for number, step in enumerate(plan.steps):
@@ -82,19 +82,19 @@ def check_plan(strategy: Strategy, view: Snapshot) -> Plan:
     return plan
 
 
-def _plan(strategy: Strategy, view: Snapshot) -> tuple[Plan, Assignment, Assignment]:
+def _plan(strategy: Strategy, view: View) -> tuple[Plan, Assignment, Assignment]:
     """Make the plan, and give it with both assignments in units of the strategy."""
     current, target = in_units(strategy, view.current), in_units(strategy, view.target)
     heat = [value / strategy.bins for value in view.heat for _ in range(strategy.bins)]
     return make_plan(strategy, current, target, heat, view.seed), current, target
 
 
-def draw_view(rng: random.Random) -> Snapshot:
+def draw_view(rng: random.Random) -> View:
     """Draw two assignments of key groups, and their heat. Slots may own nothing, and groups may stay."""
     groups, slots, version = rng.randint(1, 40), rng.randint(1, 8), Version(rng.randint(1, 5))
     current, target = (tuple(SlotId(rng.randrange(slots)) for _ in range(groups)) for _ in range(2))
     heat = tuple(rng.choice((0.0, rng.random() * 1e6)) for _ in range(groups))
-    return Snapshot(Assignment(version, current), Assignment(version, target), heat, rng.randrange(1 << 32))
+    return View(Assignment(version, current), Assignment(version, target), heat, rng.randrange(1 << 32))
 
 
 def _check_copies(strategy: Strategy, plan: Plan, current: Assignment, moved: dict[int, int]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from keyshift.planner.check import MEANINGS, change, check, settings, turn_conflicts
-from keyshift.planner.model import Decision, Plan, Proposer, Snapshot, Strategy
+from keyshift.planner.model import Decision, Plan, Proposer, Strategy, View
 from keyshift.planner.plan import in_units, make_plan, require_units
 from keyshift.planner.presets import PRESETS
 from keyshift.registry import Registry
@@ -17,8 +17,8 @@ __all__ = [
     "MEANINGS",
     "Decision",
     "Plan",
-    "Snapshot",
     "Strategy",
+    "View",
     "change",
     "check",
     "in_units",
@@ -42,7 +42,7 @@ def strategy(source: str = ..., **settings: Any) -> Callable[[Proposer], Strateg
 def strategy(source: str | Proposer = "a notebook", **settings: Any) -> Strategy | Callable[[Proposer], Strategy]:
     """A decorator: a function of a notebook's cell becomes a strategy, known by the function's name from now on.
 
-    The function gets the strategy, a ``Snapshot`` and a log, and yields steps; ``make_plan`` says what a plan must be.
+    The function gets the strategy, a ``View`` and a log, and yields steps; ``make_plan`` says what a plan must be.
     The first line of its text is the summary. ``settings``: those of ``change``, such as ``unit`` and ``bins``; without
     any, ``@strategy`` alone will do.
     Raises BadInput for settings that are refused, or a name that is no word or belongs to the library.

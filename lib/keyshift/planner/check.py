@@ -125,7 +125,7 @@ def _conflicts(strategy: Strategy, mode: Mode) -> Iterator[str]:
         yield f"gate = query with batch = {batch}, cap = {cap}: a restart is one step; set batch = all and cap = 0"
 
     if strategy.replicate and mode.gate == "query":
-        yield f"replicate = {strategy.replicate}: with gate = query the snapshot is the copy; set it to 0"
+        yield f"replicate = {strategy.replicate}: with gate = query the savepoint is the copy; set it to 0"
     if strategy.replicate and keywise:
         yield f"replicate = {strategy.replicate}: transfer = {mode.transfer} hands no unit over; set it to 0"
     without = {"copies": "warm_up", "holders": "destination", "handover": "delta"}

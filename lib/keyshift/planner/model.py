@@ -16,7 +16,7 @@ MODE_SETTINGS = tuple(field.name for field in fields(Mode))
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class View:
     """What a strategy may look at: where units are and should be, and what was measured.
 
     ``heat``: records per second of each unit, empty if nobody measured: in a job with replicas, which all have to make
@@ -43,7 +43,7 @@ class Decision:
 
 
 Log = Callable[[Decision], None]
-Proposer = Callable[["Strategy", Snapshot, Log], Iterator[Step]]
+Proposer = Callable[["Strategy", View, Log], Iterator[Step]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from keyshift.model.errors import BadInput, KeyshiftError, PlanRejected
 from keyshift.model.keys import MAX_UNITS, Assignment, Move, SlotId, Step, UnitId
 from keyshift.planner.batches import batches
 from keyshift.planner.check import check
-from keyshift.planner.model import LIVE_PUSH, Decision, Log, Plan, Snapshot, Strategy
+from keyshift.planner.model import LIVE_PUSH, Decision, Log, Plan, Strategy, View
 from keyshift.planner.orders import orders
 from keyshift.planner.replication import copies
 
@@ -44,14 +44,14 @@ def _made(strategy: Strategy, current: Assignment, target: Assignment, heat: Seq
     units = len(current.owner)
     if len(target.owner) != units:
         raise BadInput(f"the target has {len(target.owner)} units: must have as many as the assignment now, {units}")
-    snapshot = Snapshot(current, target, _checked(tuple(heat), units), seed)
+    view = View(current, target, _checked(tuple(heat), units), seed)
     decisions: list[Decision] = []
-    replicated = copies(strategy, snapshot, decisions.append)
+    replicated = copies(strategy, view, decisions.append)
     steps = []
-    needed = {move.unit: move for move in snapshot.misplaced()}
+    needed = {move.unit: move for move in view.misplaced()}
     slots = frozenset((*current.owner, *target.owner))
     done: dict[UnitId, int] = {}  # in which step
-    proposed = (strategy.propose or propose)(strategy, snapshot, decisions.append)
+    proposed = (strategy.propose or propose)(strategy, view, decisions.append)
     if not isinstance(proposed, Iterable):
         raise PlanRejected(f"the strategy gave {proposed!r:.80}: it must yield steps")
     for number, step in enumerate(proposed):
@@ -113,13 +113,13 @@ def _nonsense(
     return ""
 
 
-def propose(strategy: Strategy, snapshot: Snapshot, log: Log) -> Iterator[Step]:
+def propose(strategy: Strategy, view: View, log: Log) -> Iterator[Step]:
     """Yield steps by the strategy's order and batch; what a strategy without ``propose`` of its own does.
 
     Logs for each unit the step it is in and its place in the order and, the first time that a step has units of a later
     place but not this one, what it was put off for: at most two decisions per unit.
     """
-    ranked = orders.get(strategy.order)(snapshot.misplaced(), snapshot)
+    ranked = orders.get(strategy.order)(view.misplaced(), view)
     reason = {move.unit: why for move, why in ranked}
     place = {move.unit: number for number, (move, _) in enumerate(ranked)}
     reached = 0  # every earlier place has moved or was put off

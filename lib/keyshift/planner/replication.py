@@ -1,10 +1,10 @@
 """Replication: which units are copied, and to whom, so that a move only has to hand over what has changed since."""
 
 from keyshift.model.keys import Move, SlotId, UnitId
-from keyshift.planner.model import Decision, Log, Snapshot, Strategy
+from keyshift.planner.model import Decision, Log, Strategy, View
 
 
-def copies(strategy: Strategy, snapshot: Snapshot, log: Log) -> tuple[Move, ...]:
+def copies(strategy: Strategy, view: View, log: Log) -> tuple[Move, ...]:
     """What to copy before the first step, ascending by unit: (unit, owner, holder of the copy).
 
     Every ``replicate``-th key group is copied. A copy held by the ``destination`` is one of a unit that moves, so the
@@ -14,10 +14,10 @@ def copies(strategy: Strategy, snapshot: Snapshot, log: Log) -> tuple[Move, ...]
     """
     if not strategy.replicate:
         return ()
-    destination = {move.unit: move.destination for move in snapshot.misplaced()}
+    destination = {move.unit: move.destination for move in view.misplaced()}
     made = []
-    for unit, holder in _holders(strategy, snapshot).items():
-        owner, group = snapshot.current.owner[unit], unit // strategy.bins
+    for unit, holder in _holders(strategy, view).items():
+        owner, group = view.current.owner[unit], unit // strategy.bins
         reason = ""
         if group % strategy.replicate:
             reason = f"not copied: key group {group} is not a multiple of replicate = {strategy.replicate}"
@@ -32,9 +32,9 @@ def copies(strategy: Strategy, snapshot: Snapshot, log: Log) -> tuple[Move, ...]
     return tuple(made)
 
 
-def _holders(strategy: Strategy, snapshot: Snapshot) -> dict[UnitId, SlotId]:
+def _holders(strategy: Strategy, view: View) -> dict[UnitId, SlotId]:
     """Who would keep a copy of each unit that might be copied."""
-    moves, owner = snapshot.misplaced(), snapshot.current.owner
+    moves, owner = view.misplaced(), view.current.owner
     if strategy.holders == "destination":
         return {move.unit: move.destination for move in moves}
     ring = sorted(set(owner))

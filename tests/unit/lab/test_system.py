@@ -442,9 +442,9 @@ def test_an_order_by_heat_gets_what_was_measured(registered, monkeypatch):
 def test_a_strategy_of_ones_own_gets_what_was_measured_unless_replicas_have_to_plan_alike(more, heat, registered):
     seen = []
 
-    def propose(strategy, snapshot, log):
+    def propose(strategy, view, log):
         seen.append(snapshot.heat)
-        yield Step(snapshot.misplaced())
+        yield Step(view.misplaced())
 
     registered(strategies, mine=Strategy("looks at heat", "this test", propose=propose))
     made = system_of(strategy="mine", slots=2, to_slots=1, key_groups=2, **more)

@@ -70,7 +70,7 @@ def test_every_preset_makes_sense_and_is_unchanged_by_no_changes(name):
         ),
         ({"gate": "query", "batch": "global"}, "batch = global", "a restart is one step"),
         ({"gate": "query", "cap": 4}, "cap = 4", "a restart is one step"),
-        ({"gate": "query", "replicate": 1}, "replicate = 1", "the snapshot is the copy"),
+        ({"gate": "query", "replicate": 1}, "replicate = 1", "the savepoint is the copy"),
         ({"transfer": "access", "unit": "key", "replicate": 1}, "replicate = 1", "hands no unit over; set it to 0"),
         ({"handover": "whole"}, "handover = whole", "nothing is copied; set replicate >= 1"),
         ({"copies": "periodic"}, "copies = periodic", "nothing is copied; set replicate >= 1"),

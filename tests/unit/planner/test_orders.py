@@ -3,7 +3,7 @@ from small_steps import assignment
 
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, Move
-from keyshift.planner import Snapshot
+from keyshift.planner import View
 from keyshift.planner.orders import BY_HEAT, orders
 
 CURRENT = Assignment.contiguous(6, 1)
@@ -12,8 +12,8 @@ HEAT = (1, 5, 2, 9, 5, 0)
 
 
 def ranked(order: str, heat: tuple[float, ...] = HEAT, seed: int = 0) -> list[tuple[Move, str]]:
-    snapshot = Snapshot(CURRENT, TARGET, heat, seed)
-    return orders.get(order)(snapshot.misplaced(), snapshot)
+    view = View(CURRENT, TARGET, heat, seed)
+    return orders.get(order)(view.misplaced(), view)
 
 
 def units(order: str, **given) -> list[int]:
@@ -38,7 +38,7 @@ def test_each_move_has_its_place_once_and_the_reason(order, expected, reason):
 def test_the_hottest_first_needs_heat_that_was_measured_unless_nothing_moves():
     with pytest.raises(BadInput, match=r"all 6 units, but none was given: .* pass heat=…, or take order 'id'"):
         units("hottest", heat=())
-    assert orders.get("hottest")((), Snapshot(CURRENT, CURRENT)) == []
+    assert orders.get("hottest")((), View(CURRENT, CURRENT)) == []
 
 
 @pytest.mark.parametrize("order", [name for name in orders.names() if name not in BY_HEAT])

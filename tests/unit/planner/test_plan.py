@@ -20,7 +20,7 @@ TARGET = assignment(3, 0, 1, 1, 2)  # unit 1: 0 -> 1, unit 3: 1 -> 2
 
 def plan_of(*steps: Step, **settings: object) -> Plan:
     strategy = Strategy(
-        "proposes what the test says", "this test", propose=lambda strategy, snapshot, log: iter(steps), **settings
+        "proposes what the test says", "this test", propose=lambda strategy, view, log: iter(steps), **settings
     )
     return make_plan(strategy, CURRENT, TARGET)
 
@@ -39,8 +39,8 @@ def test_a_plan_that_moves_each_misplaced_unit_once_is_accepted_in_the_mode_of_i
 
 
 def test_a_plan_travels_and_is_read_as_it_was_made_whatever_integers_and_lists_the_strategy_has_used():
-    def propose(strategy, snapshot, log):
-        owner, target = np.array(snapshot.current.owner), np.array(snapshot.target.owner)
+    def propose(strategy, view, log):
+        owner, target = np.array(view.current.owner), np.array(view.target.owner)
         for number, unit in enumerate(np.flatnonzero(owner != target)):
             log(Decision(unit, np.int64(number), "as numpy found it"))
             yield Step([Move(unit, owner[unit], target[unit])])
@@ -87,7 +87,7 @@ def test_a_step_above_the_cap_is_rejected_and_a_query_that_is_stopped_is_stopped
 
 
 def test_a_long_list_of_units_never_moved_is_cut():
-    lazy = Strategy("does nothing", "this test", propose=lambda strategy, snapshot, log: iter(()))
+    lazy = Strategy("does nothing", "this test", propose=lambda strategy, view, log: iter(()))
     with pytest.raises(PlanRejected, match=r"units never moved: \[0, 1, 2, 3, 4, 5, 6, 7, 8, 9\] …$"):
         make_plan(lazy, Assignment.contiguous(20, 1), Assignment(1, (SlotId(1),) * 20))
 
