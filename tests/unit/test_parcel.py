@@ -104,7 +104,7 @@ def test_a_run_of_a_strategy_that_proposes_nonsense_is_refused_before_it_can_beg
 def test_a_strategy_that_needs_heat_is_refused_for_replicas_by_its_name():
     def hot_own(strategy, view, log):
         """The hottest unit first, one in each step."""
-        yield from (Step((m,)) for m in sorted(view.misplaced(), key=lambda m: -snapshot.heat[m.unit]))
+        yield from (Step((m,)) for m in sorted(view.misplaced(), key=lambda m: -view.heat[m.unit]))
 
     strategy()(hot_own)
     given = {"strategy": "hot_own", "key_groups": 16, "slots": 2, "to_slots": 4}

@@ -443,7 +443,7 @@ def test_a_strategy_of_ones_own_gets_what_was_measured_unless_replicas_have_to_p
     seen = []
 
     def propose(strategy, view, log):
-        seen.append(snapshot.heat)
+        seen.append(view.heat)
         yield Step(view.misplaced())
 
     registered(strategies, mine=Strategy("looks at heat", "this test", propose=propose))
