@@ -60,7 +60,7 @@ def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_othe
 @pytest.mark.parametrize("strategy", [name if name in ALONE else at_night(name) for name in LIVE])
 def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strategy):
     """Out, to one slot, and out again in one job: what comes back has been elsewhere, and partly still is."""
-    timed = {"seconds": 10.0, "trigger_s": 1.5, "then_slots": "1,3", "gap_s": 2.5}
+    timed = {"seconds": 10.0, "trigger_s": 1.5, "then": "1,3", "gap_s": 2.5}
     run = spec(strategy=strategy, workload="windowcount", keys=2000, **timed)
     manifest = good(lab.run(run))
     check_migrations(lab, manifest, 3)

@@ -45,7 +45,8 @@ class Rehearsal:
         if strategy is not None:
             self._point(strategy, settings or {})
         wanted = self._change(target, most[name], most[name], restarts=False)
-        target_of(wanted, Assignment.contiguous(groups, self.spec.slots_of[name]), [1.0] * groups)
+        begin = Assignment.contiguous(groups, self.spec.slots_of[name])
+        target_of(wanted, begin, [1.0] * groups, begin)
         return {}  # type: ignore[typeddict-item]
 
     def cancel(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from keyshift.experiment.parts import JobPart
-from keyshift.experiment.scenario import ScenarioPart
+from keyshift.experiment.scenario import BACK, ScenarioPart
 from keyshift.model.errors import BadInput
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy, strategies, turn_conflicts
@@ -136,6 +136,8 @@ def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
             f"trigger = {trigger}: each replica would plan by what it has measured itself; set trigger to one of: "
             f"{known}"
         )
+    for name in [name for name, _ in scenario.asked[1:] if name not in (BACK, *PLANNED_ALIKE)]:
+        yield f"then = {scenario.then}: each replica would plan by what it has measured itself; leave {name} out"
     if scenario.on_overlap != "queue":
         yield (
             f"on_overlap = {scenario.on_overlap}: one replica may have begun what is to be taken back, and another one "

@@ -14,9 +14,12 @@ from keyshift.wire import faults
 from keyshift.wire.faults import STEADY, Fault
 
 ALL = "all"  # stages migrate
+BACK = "back"  # of ``then``
+THEN = ("shuffle", BACK, "balance", "zipf", "map")  # of ``then``, beside numbers of slots
+_SOME_SLOTS = ("shuffle", "zipf")  # which may be of some slots only
 FINITE = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)  # of parts of a run
 
-# --set then_slots=4 is a number
+# --set then=4 is a number
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
 
 
@@ -53,9 +56,17 @@ class Balance(_Change):
 
 @dataclass(frozen=True, slots=True)
 class BalanceZipf(_Change):
-    """The loads become equal that a Zipf distribution of the groups would make."""
+    """The loads become equal that a Zipf distribution of the groups would make: of all slots, or of the first and the
+    last of them (``slots`` = 2).
+    """
 
     skew: float
+    slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Back(_Change):
+    """All groups go to where they were before the first change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +77,13 @@ class Map(_Change):
     slots: int | None = None
 
 
-Change = ScaleTo | Shuffle | Balance | BalanceZipf | Map
+Change = ScaleTo | Shuffle | Balance | BalanceZipf | Back | Map
 
 
-def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assignment:
-    """Where ``change`` leads from ``groups``. ``load``: of each key group. Raises BadInput if it is not possible."""
+def target_of(change: Change, groups: Assignment, load: Sequence[float], begin: Assignment) -> Assignment:
+    """Where ``change`` leads from ``groups``. ``load``: of each key group. ``begin``: where all were before the first
+    change. Raises BadInput if it is not possible.
+    """
     match change:
         case ScaleTo(slots):
             return targets.scale(groups, slots)
@@ -78,10 +91,17 @@ def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assi
             return targets.shuffle(groups, affected, slots)
         case Balance():
             return targets.balance(groups, load)
-        case BalanceZipf(skew):
-            return targets.zipf_balance(groups, skew)
+        case BalanceZipf(skew, slots):
+            return targets.zipf_balance(groups, skew, slots)
+        case Back():
+            return Assignment(groups.version, begin.owner)
         case Map(slot_of_group, slots):
             return targets.explicit(groups, slot_of_group, slots)
+
+
+def _number(text: str) -> int:
+    """The number of slots that ``text`` is, -1 if it is none."""
+    return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +133,10 @@ class ScenarioPart(BaseModel):
         default=8.0, ge=0, description="seconds of measured time before the migration, or the first look (trigger auto)"
     )
     to_slots: int = Field(default=4, ge=1, description="slots that own state after it (trigger scale)")
-    then_slots: Text = Field(
-        default="", description="further numbers of slots, one migration each: 4,8,6 (trigger scale)"
+    then: Text = Field(
+        default="",
+        description="further changes, one migration each: 4,8,6 are numbers of slots; back (as before the first one), "
+        "shuffle, balance, zipf, map; shuffle:3 and zipf:2 have affected_slots of their own",
     )
     gap_s: float = Field(default=6.0, gt=0, description="seconds from one migration's trigger to the next one's")
     on_overlap: Literal["queue", "replace", "cancel"] = Field(
@@ -126,7 +148,10 @@ class ScenarioPart(BaseModel):
     )
     affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
     affected_slots: int = Field(
-        default=0, ge=0, description="slots of the ring in which they go to the next one; 0: all (trigger shuffle)"
+        default=0,
+        ge=0,
+        description="slots of the ring in which they go to the next one; trigger zipf: 2, the first gives to the last; "
+        "0: all (trigger shuffle, zipf)",
     )
     moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")
     script: Text = Field(
@@ -140,17 +165,59 @@ class ScenarioPart(BaseModel):
     )
 
     @property
-    def reconfigurations(self) -> list[int]:
-        """Numbers of slots, one for each migration; they count only with trigger scale. Raises BadInput."""
-        try:
-            later = [int(part) for part in self.then_slots.split(",") if part]
-            if min(later, default=1) < 1:
-                raise ValueError
-        except ValueError:
+    def asked(self) -> list[tuple[str, int]]:
+        """What is asked for, one migration each: a trigger or ``back``, and to or of how many slots. Nothing, if nobody
+        knows before what it is. Raises BadInput.
+        """
+        if self.trigger in ("auto", "script", "none"):
+            return []
+        first = self.trigger, self.to_slots if self.trigger == "scale" else self.affected_slots
+        return [first, *(self._asked(part.strip()) for part in self.then.split(",") if part)]
+
+    def _asked(self, part: str) -> tuple[str, int]:
+        name, colon, slots = part.partition(":")
+        if _number(part) > 0:
+            return "scale", _number(part)
+        if name in THEN and not colon:
+            return name, self.affected_slots
+        if name in _SOME_SLOTS and _number(slots) >= 0:
+            return name, _number(slots)
+        raise BadInput(
+            f"then = {self.then!r}: {part!r} must be a number of slots from 1 on or one of {', '.join(THEN)}, "
+            f"{' and '.join(_SOME_SLOTS)} also with affected_slots of its own; e.g. 4,8,6 or back,zipf:2"
+        )
+
+    @property
+    def numbers(self) -> list[tuple[str, int]]:
+        """The numbers of slots to which the job is scaled, each with the parameter that says it. Raises BadInput."""
+        names = ["to_slots", *["then"] * len(self.asked)]
+        return [(said, slots) for said, (name, slots) in zip(names, self.asked, strict=False) if name == "scale"]
+
+    def check(self, seconds: float, strategy: str, restarts: bool) -> None:
+        """Raise BadInput for parameters that would do nothing, and for what comes behind so many ``seconds``.
+
+        ``restarts``: whether ``strategy`` stops the query.
+        """
+        if self.trigger_s >= seconds and self.trigger != "script":  # which has times of its own
+            raise BadInput(f"trigger_s = {self.trigger_s:g}: must be less than seconds = {seconds:g}")
+        if self.then and not self.asked:
             raise BadInput(
-                f"then_slots = {self.then_slots!r}: must be whole numbers from 1 on and commas, e.g. 4,8,6"
-            ) from None
-        return [self.to_slots, *later]
+                f"then = {self.then}: trigger is {self.trigger}, behind which nothing else is asked for; leave it out, "
+                "or set trigger to one of: scale, shuffle, balance, zipf, map"
+            )
+        if self.then and restarts:
+            raise BadInput(
+                f"then = {self.then}: only live migrations follow each other, and strategy = {strategy} stops the "
+                "query; leave it out, or take another strategy"
+            )
+        if self.moves and "map" not in dict(self.asked):
+            raise BadInput(f"moves = {self.moves}: trigger is {self.trigger}; set trigger = map")
+        last_s = self.trigger_s + self.gap_s * (len(self.asked) - 1)
+        if self.then and last_s >= seconds:
+            raise BadInput(
+                f"seconds = {seconds:g}: the last of {len(self.asked)} migrations is triggered at {last_s:g} s; raise "
+                f"seconds or lower gap_s = {self.gap_s:g}"
+            )
 
     def slot_of_group(self) -> dict[int, int]:
         """What ``moves`` says. Raises BadInput."""
@@ -161,23 +228,31 @@ class ScenarioPart(BaseModel):
 
         ``skew``: of the keys of all these stages, 0 if none is known. ``slots``: there are, of each of these stages.
         """
-        match self.trigger:
+        return [self._change(name, of, skew, slots) for name, of in self.asked]
+
+    def _change(self, name: str, of: int, skew: float, slots: int) -> Change:
+        match name:
             case "scale":
-                return [ScaleTo(number) for number in self.reconfigurations]
+                return ScaleTo(of)
             case "shuffle":
-                return [Shuffle(self.affected, self.affected_slots)]
+                return Shuffle(self.affected, of)
             case "balance":
-                return [Balance()]
+                return Balance()
             case "zipf":
                 if not skew:
-                    raise BadInput(
-                        "trigger = zipf: no skew that lasts is known of the keys that move, so nobody knows where to; "
-                        "set trigger = balance, which goes by the measured load"
+                    said, remedy = (
+                        ("trigger = zipf", "set trigger = balance")
+                        if self.trigger == "zipf"
+                        else (f"then = {self.then}", "take balance in its place")
                     )
-                return [BalanceZipf(skew)]
-            case "auto" | "script" | "none":  # nobody knows before, or there are none
-                return []
-        return [Map(self.slot_of_group(), slots)]
+                    raise BadInput(
+                        f"{said}: no skew that lasts is known of the keys that move, so nobody knows where to; "
+                        f"{remedy}, which goes by the measured load"
+                    )
+                return BalanceZipf(skew, of)
+            case "back":
+                return Back()
+        return Map(self.slot_of_group(), slots)
 
     def faults(self) -> list[Fault]:
         """What ``fault`` says. Phases count in the first attempt: if the query dies in one, none has others. Raises

@@ -50,11 +50,7 @@ class RunSpec:
         run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
         point = self.point()
         require_units(point, key_groups)
-        numbers = [("slots", job.slots), ("slots_max", job.slots_max)]
-        if scenario.trigger == "scale":  # else nobody asks for to_slots
-            first, *later = scenario.reconfigurations
-            numbers += [("to_slots", first), *(("then_slots", slots) for slots in later)]
-        for name, slots in numbers:
+        for name, slots in [("slots", job.slots), ("slots_max", job.slots_max), *scenario.numbers]:
             if slots > key_groups:
                 raise BadInput(
                     f"{name} = {slots}: more slots than key groups ({key_groups}); lower {name} or raise key_groups"
@@ -66,21 +62,7 @@ class RunSpec:
         if run.events:
             load_s = None if "rate" in self.unsettled else run.load_s
             check_events(run.events, self.workload, self.routers_of, self.loads, load_s)
-        if scenario.trigger_s >= run.seconds and scenario.trigger != "script":  # which has times of its own
-            raise BadInput(f"trigger_s = {scenario.trigger_s:g}: must be less than seconds = {run.seconds:g}")
-        if scenario.then_slots and (scenario.trigger != "scale" or point.restarts):
-            raise BadInput(
-                f"then_slots = {scenario.then_slots}: only a live migration with trigger = scale goes on to other "
-                "numbers"
-            )
-        if scenario.moves and scenario.trigger != "map":
-            raise BadInput(f"moves = {scenario.moves}: trigger is {scenario.trigger}; set trigger = map")
-        last_s = scenario.trigger_s + scenario.gap_s * (len(scenario.reconfigurations) - 1)
-        if scenario.then_slots and last_s >= run.seconds:
-            raise BadInput(
-                f"seconds = {run.seconds:g}: the last of {len(scenario.reconfigurations)} migrations is triggered at "
-                f"{last_s:g} s; raise seconds or lower gap_s = {scenario.gap_s:g}"
-            )
+        scenario.check(run.seconds, self.strategy.name, point.restarts)
         if timed := [stage.name for stage in self.workload.stages[1:] if stage.operator().uses_time]:
             raise BadInput(
                 f"workload = {self.workload.name}: stage {', '.join(timed)} uses time, and only the first may yet"
@@ -106,9 +88,9 @@ class RunSpec:
                 f"replicas; at most {MAX_FRAMES_PER_S}: raise frame_ms or slots_per_process"
             )
         for name in self.moving:
-            groups = Assignment.contiguous(key_groups, self.slots_of[name])
+            groups = begin = Assignment.contiguous(key_groups, self.slots_of[name])
             for requested in self.changes:
-                groups = target_of(requested, groups, [1.0] * key_groups)
+                groups = target_of(requested, groups, [1.0] * key_groups, begin)
         _require_plans(self)
         _rehearse(self)
 
@@ -214,13 +196,9 @@ class RunSpec:
     @cached_property
     def tasks(self) -> dict[str, int]:
         """The slots of each keyed stage that are needed at any time. Raises BadInput."""
-        match self.scenario.trigger:
-            case "scale":
-                later = self.scenario.reconfigurations
-            case "auto" | "script":
-                later = [self.slots_most]
-            case _:
-                later = []
+        later = [slots for _, slots in self.scenario.numbers]
+        if self.scenario.trigger in ("auto", "script"):
+            later = [self.slots_most]
         return {
             name: max(slots, self.job.slots_max, *(later if name in self.moving else ()))
             for name, slots in self.slots_of.items()
@@ -277,19 +255,25 @@ class RunSpec:
     @cached_property
     def changes(self) -> list[Change]:
         """What the scenario changes, one migration each. Raises BadInput."""
-        lasts, first = not any(source.drifts for source in self.workload.sources), self.workload.stages[0].name
-        skew = self.workload.skew if lasts and self.moving == [first] else 0.0  # behind the first one keys are others
+        skew, first = self.workload.skew, self.workload.stages[0].name
+        if later := [source.later_skew for source in self.workload.sources if source.drifts]:
+            skew = min(later)
+        if self.moving != [first]:  # behind the first one keys are others
+            skew = 0.0
         return self.scenario.changes(skew, min(self.tasks[name] for name in self.moving))
 
-    def target(self, current: Assignment, change: Change | None = None, heat: Sequence[float] = ()) -> Assignment:
+    def target(
+        self, current: Assignment, change: Change | None = None, heat: Sequence[float] = (), stage: str | None = None
+    ) -> Assignment:
         """Where ``change`` leads from ``current``, both in units; without one, the first change of the scenario.
 
-        ``heat``: records/s of each unit; without it all are alike. Raises BadInput if that is not possible.
+        ``heat``: records/s of each unit; without it all are alike. ``stage``: whose units they are; None: as in
+        ``start``. Raises BadInput if that is not possible.
         """
         bins, heat = self.workload.bins, heat or [1.0] * len(current.owner)
-        groups = Assignment(current.version, current.owner[::bins])
+        begin, groups = (Assignment(current.version, each.owner[::bins]) for each in (self.start(stage), current))
         load = [sum(heat[group * bins : (group + 1) * bins]) for group in range(self.workload.key_groups)]
-        return in_units(self.point(), target_of(change or self.changes[0], groups, load))
+        return in_units(self.point(), target_of(change or self.changes[0], groups, load, begin))
 
     def repeated(self, number: int) -> "RunSpec":
         """The spec of the ``number``-th repetition, which has other events if they are drawn."""
@@ -349,7 +333,7 @@ def _require_plans(spec: RunSpec) -> None:
         current = spec.start(name)
         for requested in spec.changes:
             heat = [1.0] * len(current.owner) if spec.job.replicas == 1 else []  # as the job will give it
-            target = spec.target(current, requested, heat)
+            target = spec.target(current, requested, heat, name)
             try:
                 make_plan(point, current, target, heat, spec.workload.seed)
             except PlanRejected as error:

@@ -37,7 +37,7 @@ ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those 
     "slots_per_process": 1,
     "exist": "from the start",
     "trigger": "scale",
-    "then_slots": "",
+    "then": "",
     "fault": "",
     "verify": "end",
     "snapshot_s": 0.0,
@@ -73,7 +73,7 @@ def require_only(spec: RunSpec, only: Mapping[str, Any], job: str, beside: str =
 
 def require_other_slots(spec: RunSpec, name: str) -> None:
     """Raise BadInput if ``name``, the point of an engine, is to go on with the number of slots that it has."""
-    if [*spec.slots_of.values()] == spec.scenario.reconfigurations:
+    if [*spec.slots_of.values()] == [spec.scenario.to_slots]:
         raise BadInput(f"to_slots = {spec.scenario.to_slots}: {name} needs another number than it has before")
 
 

@@ -111,7 +111,7 @@ def plain_spec(common: Mapping[str, Any]) -> PeerSpec:
     """The spec of a run without support. Raises BadInput for what such a job does not do."""
     # The strategy says nothing here. It has the slots that the others have until something moves.
     nothing = {"strategy": "all_at_once", "snapshot_s": 0.0, "slots_max": 0}
-    nothing |= {"trigger": "none", "then_slots": "", "moves": ""}
+    nothing |= {"trigger": "none", "then": "", "moves": ""}
     make_spec({**common, "strategy": "all_at_once"})  # what it leaves out may be wrong
     spec = make_spec({**common, **nothing})
     require_only(spec, ONLY, "a job without support")

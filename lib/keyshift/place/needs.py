@@ -167,9 +167,9 @@ def moved_together(spec: RunSpec) -> int:
     most, bins = 0, spec.workload.bins
     for stage in spec.moving:
         slots = spec.slots_of[stage]
-        current = Assignment.contiguous(spec.workload.key_groups, slots)
+        current = begin = Assignment.contiguous(spec.workload.key_groups, slots)
         for number, change in enumerate(spec.changes):
-            target = target_of(change, current, [1.0] * spec.workload.key_groups)
+            target = target_of(change, current, [1.0] * spec.workload.key_groups, begin)
             strategy = spec.point().of_migration(number)
             moves = bins * int(np.count_nonzero(current.slot_of != target.slot_of))
             sources, current = len(np.unique(current.slot_of)), target

@@ -113,13 +113,33 @@ def balance(current: Assignment, load: Sequence[float]) -> Assignment:
     return Assignment(current.version, tuple(owner))
 
 
-def zipf_balance(current: Assignment, exponent: float) -> Assignment:
-    """``balance`` by Zipf mass: group i has rank i, as generators draw them.
+def zipf_balance(current: Assignment, exponent: float, affected_slots: int = 0) -> Assignment:
+    """``balance`` by Zipf mass: group i has rank i, as generators draw them. ``affected_slots`` 0: of all slots.
 
-    Spacker's trigger 'load_balance_zipf' has another target: the first slot keeps its hottest groups up to half of the
-    mass that it and the last slot have, and gives all others to the last; no other slot takes part.
+    2: of those that own groups the first keeps its hottest ones up to half of the mass that it and the last have, to
+    the nearest group, and the last gets all others of the first. All slots but the first keep what they have. Source:
+    Spacker, trigger 'load_balance_zipf'. Raises BadInput for another number, and for 2 if a single slot owns all.
     """
-    return balance(current, zipf_mass(len(current.owner), exponent))
+    mass = zipf_mass(len(current.owner), exponent)
+    if not affected_slots:
+        return balance(current, mass)
+    if affected_slots != 2:
+        raise BadInput(
+            f"affected_slots = {affected_slots}: by Zipf mass the first slot gives groups to the last one, 2, or all "
+            "slots are levelled, 0"
+        )
+    first, *others = sorted(set(current.owner))
+    if not others:
+        raise BadInput(f"affected_slots = {affected_slots}: slot {first} owns all groups, and at least 2 must own some")
+    owner, hottest_first = list(current.owner), current.units_of(first)
+    kept, half = 0.0, sum(mass[group] for group in (*hottest_first, *current.units_of(others[-1]))) / 2
+    for place, group in enumerate(hottest_first):
+        if half - kept <= mass[group] / 2:  # without this one it is nearer to half of both
+            for colder in hottest_first[place:]:
+                owner[colder] = others[-1]
+            break
+        kept += mass[group]
+    return Assignment(current.version, tuple(owner))
 
 
 def zipf_mass(groups: int, exponent: float) -> list[float]:

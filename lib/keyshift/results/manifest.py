@@ -12,6 +12,7 @@ import platform
 import re
 import secrets
 import subprocess
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from math import inf
@@ -39,7 +40,8 @@ from keyshift.services import limits
 
 SCHEMA_VERSION: Literal[4] = 4
 EXAMPLES_KEPT = 20
-_NEW_NAMES = {"replicas": "copies"}  # of parameters, since version 4
+_NEW_NAMES = {"then_slots": "then"}  # of parameters: the old one means nothing else today
+_NEW_NAMES_4 = _NEW_NAMES | {"replicas": "copies"}  # likewise, of parameters of a version before 4
 RUN_ID = r"^[0-9]{8}T[0-9]{6}-[a-z0-9_]+-[a-z0-9_]+-[0-9a-f]{6}$"
 
 
@@ -288,22 +290,24 @@ def validate(raw: Any) -> Manifest:
         raise KeyshiftError(f"manifest of run {name!r} has no schema_version: it is not a keyshift manifest")
     if version == 1 and not {"stages", "replicas"} & raw.keys():
         raw = raw | {"schema_version": SCHEMA_VERSION, "stages": [{"name": str(raw.get("workload")), "due": "event"}]}
-        raw = _renamed(raw)
+        raw = _renamed(raw, _NEW_NAMES_4)
     elif version in (2, 3):  # version 2 had other columns in its tables
-        raw = _renamed(raw | {"schema_version": SCHEMA_VERSION})
+        raw = _renamed(raw | {"schema_version": SCHEMA_VERSION}, _NEW_NAMES_4)
+    else:
+        raw = _renamed(raw, _NEW_NAMES)
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
         raise KeyshiftError(f"manifest of run {name!r}: {refusal(error.errors(), Manifest)}") from None
 
 
-def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
-    """``raw``, of a version before 4, with the parameters' names of today: ``replicas`` was what is ``copies`` now."""
+def _renamed(raw: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """``raw`` with today's ``names`` of parameters."""
     found, summary = raw.get("parameters"), raw.get("summary")
     if isinstance(found, dict):
-        raw = raw | {"parameters": {_NEW_NAMES.get(name, name): value for name, value in found.items()}}
+        raw = raw | {"parameters": {names.get(name, name): value for name, value in found.items()}}
     if isinstance(summary, dict):
-        raw = raw | {"summary": _renamed(summary)}
+        raw = raw | {"summary": _renamed(summary, names)}
     return raw
 
 

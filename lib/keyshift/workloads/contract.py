@@ -77,7 +77,8 @@ class Source:
     none, and keeps ``t``. It must give the same whenever it is called: the verdict calls it, too. None: the events are
     those of the stage.
 
-    ``drifts``: later events are not like earlier ones, so each run needs a job of its own.
+    ``drifts``: later events are not like earlier ones, so each run needs a job of its own. ``later_skew``: of these
+    later ones what ``Workload.skew`` is of all others.
 
     ``rate``: events per second if nobody says how many; None: as many as the first source.
 
@@ -95,6 +96,7 @@ class Source:
     times: tuple[str, ...] = ()
     drawn_with: tuple[str, ...] | None = None
     drifts: bool = False
+    later_skew: float = 0.0
 
     def mapped(self, events: pa.RecordBatch) -> pa.RecordBatch:
         """The first stage's events from those of a frame."""

@@ -90,8 +90,8 @@ class Micro(KeyCount):
     def sources(self) -> tuple[Source, ...]:
         """Events with a key, that write or only read."""
         drawn_with = *DRAWN_WITH, "exist", "active_share", "later_events", "later_skew"
-        drifts = self.later_events > 0
-        return (Source("events", EVENTS, partial(MicroPartition, self), drawn_with=drawn_with, drifts=drifts),)
+        drifts, keys = self.later_events > 0, partial(MicroPartition, self)
+        return (Source("events", EVENTS, keys, drawn_with=drawn_with, drifts=drifts, later_skew=self.later_skew),)
 
     @property
     def stages(self) -> tuple[KeyedStage, ...]:

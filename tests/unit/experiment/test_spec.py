@@ -15,7 +15,7 @@ from keyshift.experiment.live_spec import anywhere, live_spec
 from keyshift.experiment.parameters import known_parameters
 from keyshift.experiment.parts import JobPart, RunPart
 from keyshift.experiment.replicas import deaths_of
-from keyshift.experiment.scenario import AutoscalerPart, ScenarioPart
+from keyshift.experiment.scenario import AutoscalerPart, BalanceZipf, ScenarioPart
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import job_config
 from keyshift.model.errors import BadInput, ContractBroken
@@ -64,7 +64,7 @@ def test_a_file_is_read_from_where_it_was_at_first_and_results_do_not_say_where(
 
 
 def test_what_a_run_was_made_of_makes_it_again():
-    given = {"workload": "windowcount", "window_ms": 250, "strategy": "meces", "bins": 4, "then_slots": "2", "seed": 9}
+    given = {"workload": "windowcount", "window_ms": 250, "strategy": "meces", "bins": 4, "then": "2", "seed": 9}
     spec = make_spec(given)
     flat = spec.parameters()
     assert flat.items() >= given.items()
@@ -136,11 +136,36 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("unit=bim", "'bim'", "did you mean 'bin'"),
         ("background=maybe", "'maybe'", "true or false"),
         ("fetch_back=2", "fetch_back = 2", "transfer = fetch"),
-        ("then_slots=4;8", "'4;8'", "whole numbers"),
-        ("then_slots=4,0", "then_slots = '4,0'", "from 1 on"),
+        *(
+            (
+                f"then={given}",
+                f"then = {given!r}: {each!r} must be a number of slots from 1 on or one of shuffle",
+                "zipf:2",
+            )
+            for given, each in (
+                ("4;8", "4;8"),
+                ("4,0", "0"),
+                ("4,-1", "-1"),
+                ("4,9999999999", "9999999999"),
+                ("shufle", "shufle"),
+                ("back,scale", "scale"),
+                ("back:2", "back:2"),
+                ("zipf:", "zipf:"),
+                ("zipf:two", "zipf:two"),
+            )
+        ),
+        ("then=zipf:3 skew=1", "affected_slots = 3: by Zipf mass", "all slots are levelled, 0"),
+        ("then=shuffle:1", "affected_slots = 1: must be between 2", "0: all"),
+        ("then=back trigger=script", "then = back: trigger is script", "set trigger to one of: scale, shuffle"),
+        ("then=back trigger=none", "then = back: trigger is none", "leave it out"),
+        ("then=back strategy=stop_restart", "strategy = stop_restart stops the query", "take another strategy"),
+        ("then=map", "moves = ''", "0:3,7:1"),
+        ("then=zipf skew=0", "then = zipf: no skew", "take balance in its place"),
+        ("trigger=zipf affected_slots=4", "affected_slots = 4: by Zipf mass", "the last one, 2, or all"),
+        ("trigger=zipf affected_slots=2 slots=1", "slot 0 owns all groups", "at least 2 must own some"),
         ("rate=1000 rate=2000", "rate is given twice, as 1000 and as 2000", "leave one out"),
         ("strategy=meces key_groups=131072", "bins = 16 in each of 131072 key groups", "lower bins"),
-        ("then_slots=4,8,6,4", "seconds = 24", "lower gap_s"),
+        ("then=4,8,6,4", "seconds = 24", "lower gap_s"),
         ("fault=burn:slot@4", "'burn' is none of kill, stop, restart", "for example"),
         ("fault=kill:router@4", "'router' is none of source, destination, slot, flight", "for example"),
         ("fault=kill:source@install", "source has the phases prepare, align, transfer", "for example"),
@@ -163,7 +188,8 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("fault=restart:kafka@4:long", "restart needs how long it is away at least", "or nothing"),
         ("fault=restart:minio@snapshot:3s", "no snapshots are taken", "set snapshot_s"),
         ("fault=kill:slot@batch", "no batch of Spark ends in", "lower batch_s = 300"),
-        ("then_slots=500", "then_slots = 500", "raise key_groups"),
+        ("then=500", "then = 500", "raise key_groups"),
+        ("trigger=shuffle then=back,500", "then = 500: more slots than", "raise key_groups"),
         ("slots_max=500", "slots_max = 500", "raise key_groups"),
         ("slots_min=0", "slots_min = 0", "greater than or equal to 1"),
         ("work_us=-1", "work_us = -1", "greater than or equal to 0"),
@@ -189,7 +215,7 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("trigger=map moves=0:7 slots_max=4", "unit 0 to slot 7", "slots are 0 to 3"),
         ("trigger=zipf skew=0", "trigger = zipf: no skew", "set trigger = balance"),
         ("trigger=zipf workload=stock", "trigger = zipf: no skew", "set trigger = balance"),
-        ("trigger=zipf workload=micro later_events=9", "trigger = zipf: no skew", "set trigger = balance"),
+        ("trigger=zipf workload=micro later_events=9 later_skew=0", "trigger = zipf: no skew", "set trigger = balance"),
         ("trigger=zipf workload=chain", "trigger = zipf: no skew", "set trigger = balance"),
         ("trigger=zipf workload=chain stage=all", "trigger = zipf: no skew", "set trigger = balance"),
         ("key_groups=3", "to_slots = 4", "lower to_slots or raise key_groups"),
@@ -269,8 +295,9 @@ def test_a_strategy_that_stops_the_query_has_faults_of_no_migration(fault):
 @pytest.mark.parametrize(
     ("values", "tasks"),
     [
-        ({"slots": 4, "to_slots": 2, "then_slots": "6,3", "gap_s": 2}, 6),
+        ({"slots": 4, "to_slots": 2, "then": "6,3", "gap_s": 2}, 6),
         ({"slots": 2, "to_slots": 4, "slots_max": 6}, 6),
+        ({"slots": 6, "to_slots": 2, "then": "3"}, 6),
         ({"slots": 2, "to_slots": 4, "slots_max": 3}, 4),
         ({"trigger": "auto", "slots": 3, "slots_max": 7}, 7),
         ({"trigger": "auto", "slots": 3}, 6),
@@ -282,7 +309,27 @@ def test_there_are_as_many_tasks_as_may_own_state_at_any_time(values, tasks):
     spec = make_spec(values)
     assert spec.tasks == {"counter": tasks}
     owners = [set(spec.target(spec.start(), change).owner) for change in spec.changes]
-    assert owners == [set(range(number)) for number in spec.scenario.reconfigurations[: len(owners)]]
+    assert owners == [set(range(number)) for _, number in spec.scenario.numbers]
+
+
+def test_changes_of_every_kind_are_planned_one_behind_the_other_before_anything_starts():
+    spec = make_spec({"trigger": "shuffle", "slots": 2, "then": "5,back,zipf:2", "gap_s": 2, "seconds": 20})
+    assert spec.tasks == {"counter": 5}
+    current, slots = spec.start(), []
+    for change in spec.changes:
+        current = spec.target(current, change)
+        slots.append(len(set(current.owner)))
+    assert slots == [2, 5, 2, 2]
+    assert spec.start().moves_to(current)
+    assert make_spec(spec.parameters()) == spec
+    with pytest.raises(BadInput, match="affected = 64: must be between 1 and the number of units of 2 slots, 32"):
+        make_spec({"trigger": "zipf", "then": "8,shuffle:2", "gap_s": 2})
+
+
+def test_a_mass_is_balanced_by_the_skew_that_keys_have_at_last():
+    micro = {"workload": "micro", "trigger": "zipf", "skew": 0.0, "later_skew": 1.5}
+    assert make_spec(micro | {"later_events": 100}).changes == [BalanceZipf(1.5)]
+    assert make_spec(micro | {"skew": 0.5}).changes == [BalanceZipf(0.5)]
 
 
 MAP_AND_COUNTER = {"workload": "chain", "chain": "map,counter", "slots": 2, "stage_slots": "counter:5"}
@@ -328,6 +375,13 @@ def test_each_stage_is_balanced_over_its_own_slots(trigger, stage, moving):
         assert set(target.owner) == set(range(spec.slots_of[name]))
 
 
+def test_each_stage_goes_back_to_where_it_was():
+    spec = make_spec(MAP_AND_COUNTER | {"stage": "all", "to_slots": 7, "then": "back"})
+    for name in ("map", "counter"):
+        scaled = spec.target(spec.start(name), spec.changes[0], stage=name)
+        assert spec.target(scaled, spec.changes[1], stage=name) == spec.start(name) != scaled
+
+
 def test_the_skew_of_words_is_told_only_where_they_are_drawn():
     assert make_spec({"workload": "wordcount", "skew": 0.7}).parameters()["skew"] == 0.7
     of_text = make_spec({"workload": "wordcount", "text": __file__, "skew": 0.7})
@@ -338,9 +392,9 @@ def test_the_skew_of_words_is_told_only_where_they_are_drawn():
 
 
 def test_settings_are_json_or_text():
-    given = ["rate=5000", "keys=10", "trigger=shuffle", "cache=true", "order=id", "moves=0:1", "then_slots=4,3", "cap="]
+    given = ["rate=5000", "keys=10", "trigger=shuffle", "cache=true", "order=id", "moves=0:1", "then=4,3", "cap="]
     python = ["fast=True", "slow=False", "none=None"]
-    texts = {"trigger": "shuffle", "order": "id", "moves": "0:1", "then_slots": "4,3", "cap": ""}
+    texts = {"trigger": "shuffle", "order": "id", "moves": "0:1", "then": "4,3", "cap": ""}
     values = {"rate": 5000, "keys": 10, "cache": True, "size": None, "fast": True, "slow": False, "none": None}
     assert named_values([*given, "size=null", *python]) == texts | values
     assert not make_spec(named_values(["returns=False"])).job.returns
@@ -530,6 +584,7 @@ def test_a_strategy_is_named_as_possible_only_if_replicas_would_plan_alike(value
         ({"replicas": 9}, "replicas = 9: .*less than or equal to 8"),
         ({"replicas": 2}, "with ordering = none: .* differ; set ordering to one of: live_robin, time_merge, kazoo"),
         (TWO | {"trigger": "balance"}, "trigger = balance: .* measured itself; set trigger to one of: none, scale,"),
+        (TWO | {"to_slots": 3, "then": "back,balance"}, "then = back,balance: .* measured itself; leave balance out"),
         (TWO | {"trigger": "auto"}, "replicas = 2 with trigger = auto: "),
         (TWO | {"trigger": "script", "script": "4: scale 3"}, "replicas = 2 with trigger = script: "),
         (TWO | {"to_slots": 3, "on_overlap": "cancel"}, "on_overlap = cancel: .* set on_overlap = queue"),

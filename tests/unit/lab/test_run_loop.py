@@ -161,7 +161,7 @@ def play(run):
     ],
 )
 def test_requests_are_made_when_the_scenario_says(made, on_overlap, takes, second):
-    run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, on_overlap=on_overlap)
+    run = made(trigger_s=2.0, to_slots=4, then="3", gap_s=5.0, on_overlap=on_overlap)
     run.system.takes = takes
     calls = play(run)
     assert [call[0] for call in calls] == pytest.approx([2.0, 7.0])
@@ -176,7 +176,7 @@ def test_requests_are_made_when_the_scenario_says(made, on_overlap, takes, secon
 def test_what_the_next_migration_wants_copied_is_copied_as_soon_as_the_one_before_is_over(
     made, takes, on_overlap, announced
 ):
-    run = made(trigger_s=2.0, to_slots=4, then_slots="3,2", gap_s=5.0, on_overlap=on_overlap)
+    run = made(trigger_s=2.0, to_slots=4, then="3,2", gap_s=5.0, on_overlap=on_overlap)
     run.system.takes = takes
     assert [at for at, *_ in play(run)] == pytest.approx([2.0, 7.0, 12.0], abs=0.1)
     first, *later = run.system.announced
@@ -186,7 +186,7 @@ def test_what_the_next_migration_wants_copied_is_copied_as_soon_as_the_one_befor
 
 
 def test_a_system_that_the_scenario_kills_is_recovered_and_the_scenario_goes_on(made):
-    run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, fault="kill:slot@3")
+    run = made(trigger_s=2.0, to_slots=4, then="3", gap_s=5.0, fault="kill:slot@3")
     calls = play(run)
     assert [what for _, what, *_ in calls] == ["request", "hit", "recover", "request"]
     assert [at for at, *_ in calls] == pytest.approx([2.0, 3.0, 3.5, 7.0], abs=0.25)

@@ -116,7 +116,7 @@ def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, wh
     given = {} if handover is None else {"handover": handover}
     if given:  # what is handed over counts only where something is copied
         given |= {"replicate": 2}
-    made = system_of(strategy="spacker_dynamic", slots=6, to_slots=2, then_slots="4,3", **given)
+    made = system_of(strategy="spacker_dynamic", slots=6, to_slots=2, then="4,3", **given)
     for change in made.spec.changes[:2]:
         made.system.request(change)
     first, second = (make_steps for make_steps, _ in made.job.requests)
@@ -128,6 +128,18 @@ def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, wh
     assert copies
     assert (every_s, lag_keys) == (made.spec.job.copy_every_s, made.spec.job.copy_lag_keys)
     assert asked_whole is whole
+
+
+def test_changes_of_several_kinds_are_migrations_one_behind_the_other_from_where_the_one_before_has_led():
+    made = system_of(strategy="all_at_once", trigger="shuffle", affected=4, then="back,zipf:2", gap_s=2)
+    begin, owners = made.spec.start(), []
+    for change in made.spec.changes:
+        made.system.request(change)
+    for make_steps, _ in made.job.requests:
+        made.job.carry_out(make_steps(made.job.assignment))
+        owners.append(made.job.assignment.owner)
+    assert owners[0] != owners[1] == begin.owner != owners[2]
+    assert owners[2] == made.spec.target(begin, made.spec.changes[2]).owner
 
 
 def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
@@ -164,7 +176,7 @@ def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads()
 
 @pytest.mark.parametrize("kept", ["periodic", "warm_up"])
 def test_the_copies_of_all_migrations_are_counted(kept):
-    made = system_of(strategy="replicated", copies=kept, slots=4, to_slots=1, then_slots="3")
+    made = system_of(strategy="replicated", copies=kept, slots=4, to_slots=1, then="3")
     assert made.system.plans.copied().bytes_copied is None
     for change in made.spec.changes:
         made.system.announce(change)

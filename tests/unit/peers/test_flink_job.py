@@ -50,7 +50,7 @@ def test_a_run_has_the_parameters_of_a_restart_under_a_name_of_its_own():
         ({"workload": "micro"}, "workload = 'micro'"),
         ({"backend": "rocksdb"}, "backend = 'rocksdb'"),
         ({"trigger": "shuffle", "affected": 4}, "trigger = 'shuffle'"),
-        ({"then_slots": "2"}, "then_slots"),
+        ({"then": "2"}, "then"),
         ({"fault": "kill:slot@12"}, "fault = 'kill:slot@12'"),
         ({"snapshot_s": 2}, "snapshot_s = 2"),
         ({"snapshot_s": 2, "verify": "snapshots"}, "verify = 'snapshots'"),

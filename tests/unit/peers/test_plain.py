@@ -147,9 +147,7 @@ def test_what_a_job_without_support_does_not_do_is_refused(given, named):
         plain_spec({name: value for name, value in given.items() if value is not None})
 
 
-@pytest.mark.parametrize(
-    "more", [{"to_slots": 6}, {"slots_max": 6}, {"then_slots": "6"}, {"trigger": "map", "moves": "0:1"}]
-)
+@pytest.mark.parametrize("more", [{"to_slots": 6}, {"slots_max": 6}, {"then": "6"}, {"trigger": "map", "moves": "0:1"}])
 def test_it_has_the_slots_that_the_others_have_before_they_move(more):
     assert set(plain_spec(SMALL | {"trigger": "scale", "slots": 3} | more).tasks.values()) == {3}
 

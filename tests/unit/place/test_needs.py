@@ -109,7 +109,7 @@ def test_a_step_of_more_units_than_move_in_time_is_refused_with_the_number_that_
     [
         ({"strategy": "all_at_once"}, 65536),
         ({"strategy": "all_at_once", "cap": 1000}, 1000),
-        ({"strategy": "all_at_once", "then_slots": "2"}, 65536),
+        ({"strategy": "all_at_once", "then": "2"}, 65536),
         ({"strategy": "all_at_once", "trigger": "none"}, 0),
         ({"strategy": "fluid", "size": 700}, 700),
         ({"strategy": "chunked", "size": 700}, 1400),

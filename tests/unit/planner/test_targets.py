@@ -140,6 +140,31 @@ def test_balancing_by_zipf_mass_moves_few_groups_and_levels_the_slots():
     assert zipf_balance(current, 0) == current, "without skew equal ranges are balanced already"
 
 
+@given(assignments().filter(lambda a: len(set(a.owner)) > 1), st.floats(0, 3))
+def test_the_first_slot_keeps_its_hottest_groups_up_to_half_of_the_mass_of_first_and_last(current, exponent):
+    mass, slots = zipf_mass(len(current.owner), exponent), sorted(set(current.owner))
+    first, last = slots[0], slots[-1]
+    target = zipf_balance(current, exponent, 2)
+    moves = current.moves_to(target)
+    assert {(move.source, move.destination) for move in moves} <= {(first, last)}, "others keep what they have"
+    kept = target.units_of(first)
+    assert kept == current.units_of(first)[: len(kept)], "not the hottest"
+    before, after = loads(current, mass, last + 1), loads(target, mass, last + 1)
+    half = (before[first] + before[last]) / 2
+    nearest = [abs(sum(mass[group] for group in current.units_of(first)[:number]) - half) for number in range(25)]
+    assert abs(after[first] - half) == pytest.approx(min(nearest))
+    assert max(after[first], after[last]) <= max(before[first], before[last]) + 1e-9
+    assert target.version == current.version
+    assert zipf_balance(target, exponent, 2) == target
+
+
+def test_the_last_slot_gives_nothing_and_equal_ones_are_level_already():
+    current = Assignment.contiguous(32, 4)
+    assert zipf_balance(current, 0, 2) == current
+    assert zipf_balance(assignment(1, 1, 1, 0, 0), 1.0, 2).owner == (1, 1, 0, 0)
+    assert zipf_balance(current, 1.0, 2).owner == (0, 0, *[3] * 6, *[1] * 8, *[2] * 8, *[3] * 8)
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 FOUR = Assignment.contiguous(4, 2)
@@ -173,6 +198,9 @@ def shuffled(slots: int, affected: int, of: int = 0) -> Assignment:
         (zipf_balance, (FOUR, -0.1), "must be between 0"),
         (zipf_balance, (FOUR, 10.5), "must be between 0"),
         (zipf_balance, (FOUR, float("nan")), "must be between 0"),
+        (zipf_balance, (FOUR, 1.0, 1), "affected_slots = 1: by Zipf mass the first slot gives .* last one, 2, or all"),
+        (zipf_balance, (FOUR, 1.0, 3), "affected_slots = 3: by Zipf mass .* all slots are levelled, 0"),
+        (zipf_balance, (Assignment.contiguous(4, 1), 1.0, 2), "slot 0 owns all groups, and at least 2 must own some"),
     ],
 )
 def test_what_is_impossible_is_refused(change, given, words):

@@ -171,6 +171,7 @@ def test_a_manifest_of_version_2_or_3_is_read_as_one_of_today_also_what_copies_o
     assert found.parameters == found.summary.parameters == {"replicate": 2, "copies": "periodic"}
     today = m.validate(good() | {"parameters": {"replicas": 2}})
     assert today.parameters == {"replicas": 2}, "the replicas of a job"
+    assert m.validate(good() | {"parameters": {"then_slots": "4,3"}}).parameters == {"then": "4,3"}, "of any version"
 
 
 def test_a_manifest_of_version_1_is_read_as_one_of_today():
@@ -181,7 +182,8 @@ def test_a_manifest_of_version_1_is_read_as_one_of_today():
     assert (found.stages, found.replicas) == ([m.Stage(name=raw["workload"], due="event")], 1)
     assert found.summary.results_due is None, "it was not measured"
     again = json.loads(found.model_dump_json())
-    parameters = {"copies" if name == "replicas" else name: value for name, value in raw["parameters"].items()}
+    new = {"replicas": "copies", "then_slots": "then"}
+    parameters = {new.get(name, name): value for name, value in raw["parameters"].items()}
     kept = {name: raw[name] for name in ("run_id", "status", "verdict", "files")}
     assert again.items() >= (kept | {"parameters": parameters}).items()
     summary = raw["summary"] | {"parameters": parameters}

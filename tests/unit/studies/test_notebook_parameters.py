@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from small_store import OTHER_MACHINE, result_store, row, run, tables
 
+from keyshift.experiment.scenario import Back, BalanceZipf, ScaleTo, Shuffle
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import KeyshiftError
 from keyshift.studies import stored_runs
@@ -74,6 +75,13 @@ BEFORE_LATER = {"rate": "auto", "later_s": 2.0}
         ("hybrid/04_parallelism", {"rate": "auto"}, "rate a number to begin with"),
         ("hybrid/04_parallelism", {"work_us": {"maps": 10.0}}, "'maps' is no kind of stage; there are map and counter"),
         ("spacker/05_dynamic", {"scalings": []}, r"scalings = \[\]: name at least one number"),
+        ("spacker/05_dynamic", {"scalings": ["back"]}, "trigger = 'back': input should be 'scale', 'shuffle'"),
+        (
+            "spacker/05_dynamic",
+            {"scalings": [2, "bak"]},
+            "then = 'bak': 'bak' must be a number of slots .* of shuffle, back",
+        ),
+        ("spacker/05_dynamic", BEFORE_LATER, "from which it follows how many events"),
         ("stock/01_exchange", {"scalings": []}, r"scalings = \[\]: name at least one number"),
         (
             "nexmark/01_queries",
@@ -221,6 +229,23 @@ def test_a_job_that_is_scaled_has_something_to_move(notebook):
 def test_keys_follow_another_skew_from_that_second_on_whatever_the_rate_was_before():
     given = {"warmup_s": 1.0, "rate": 1000.0, "rate_steps": "2:500,9:100", "later_s": 6.0, "routers": 2}
     assert {spec.workload.later_events for spec in asked("spacker/01_overview", **given).specs} == {2500}
+
+
+def test_the_scenario_beside_spackers_dynamic_plan_is_a_ring_the_way_back_and_the_mass_of_the_later_skew():
+    given = {"skew": 0.0, "warmup_s": 4.0, "rate": 2000.0, "rate_steps": "24:640", "later_s": 24.0, "routers": 2}
+    for spec in asked("spacker/05_dynamic", **given).specs:
+        assert spec.changes == [Shuffle(64), Back(), BalanceZipf(1.0, 2)]
+        assert spec.workload.later_events == 28_000
+    assert asked("spacker/05_dynamic", scalings=[6, 3]).specs[0].changes == [ScaleTo(6), ScaleTo(3)]
+
+
+def test_groups_go_from_the_first_slot_to_the_last_by_the_skew_that_comes_later():
+    given = {"skew": 0.0, "later_s": 2.0, "trigger": "zipf", "affected_slots": 2}
+    assert asked("spacker/01_overview", later_skew=0.5, **given).specs[0].changes == [BalanceZipf(0.5, 2)]
+    varied = asked(
+        "spacker/03_sweeps", parameter="later_skew", values=[0.25, 0.75], strategies=["fluid"], **given
+    ).specs
+    assert [spec.changes for spec in varied] == [[BalanceZipf(0.25, 2)], [BalanceZipf(0.75, 2)]]
 
 
 @pytest.mark.parametrize("notebook", ["spacker/02_chunk_and_copies", "stock/01_exchange"])

@@ -68,7 +68,7 @@ def rescaling_figure(tables: Mapping[str, pd.DataFrame], names: list[str]) -> Fi
             ax.set_xlim(-0.5, len(names) - 0.5)
             ax.set_xticks(range(len(names)), names)
             lines_between(ax, len(names))
-            ax.set_xlabel("migration (slots before → after)")
+            ax.set_xlabel("migration (slots before → after)" if "→" in "".join(names) else "migration")
             heading(ax, f"{title} of each migration")
         handles = [look.in_legend for look in looks.values()]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)

@@ -154,7 +154,7 @@ class StagePlans:
         """Give, at the end, the units that were to change their slot, also by a request that nobody has planned."""
         if self.past.to_move is None and self._wanted is not None:
             start = self._spec.start(self.led.name)
-            self._want(start, self._spec.target(start, self._wanted))
+            self._want(start, self._spec.target(start, self._wanted, stage=self.led.name))
         return self.past.to_move or set()
 
     def copied(self) -> Copied | None:
@@ -213,7 +213,7 @@ class StagePlans:
         # Nobody knows what a strategy of somebody's own looks at. Replicas would measure, and so plan, differently.
         own = point.propose is not None and self._spec.job.replicas == 1
         heat = self._heat() if own or point.order in BY_HEAT or change.measured else []
-        target = self._spec.target(current, change, heat)
+        target = self._spec.target(current, change, heat, self.led.name)
         plan = make_plan(point, current, target, heat, self._spec.workload.seed)
         return Proposal(self.led.name, change, point, current, target, plan)
 

@@ -55,6 +55,8 @@ def test_the_figure_has_a_marker_for_each_strategy_and_migration(run):
     assert all(a < b for a, b in zip(*(line.get_xdata() for line in spike.lines), strict=True)), "side by side"
     assert (completion.get_ylabel(), spike.get_ylabel()) == ("completion (s)", "P99 spike (ms)")
     assert [text.get_text() for text in completion.get_xticklabels()] == ["4 → 1", "1 → 3", "3 → 2"]
+    assert completion.get_xlabel() == "migration (slots before → after)"
+    assert rescaling_figure({"fluid": table}, ["shuffle", "back", "zipf:2"]).axes[0].get_xlabel() == "migration"
     with pytest.raises(BadInput, match="no run given"):
         rescaling_figure({}, [])
 

@@ -49,7 +49,7 @@ def test_a_fault_that_cannot_happen_any_more_leaves_a_note_and_not_a_run_that_di
 
 
 def test_what_takes_back_the_migration_under_way_is_one_itself_while_only_a_service_is_away():
-    spec = make_spec(SMALL | {"strategy": "fluid", "then_slots": "3,2", "gap_s": 0.2, "on_overlap": "cancel"})
+    spec = make_spec(SMALL | {"strategy": "fluid", "then": "3,2", "gap_s": 0.2, "on_overlap": "cancel"})
     job, requested = Job(spec), []
     run = RunLoop(spec, KeyshiftJob(spec, job), Traffic(), Reporter(lambda line: None), lambda: None, scenario_script)
     job.faults.busy = True

@@ -77,7 +77,7 @@ def test_a_job_of_several_runs_has_room_where_they_need_it():
         ({}, {"strategy": "meces"}),  # cuts the state into bins
         ({}, {"backend": "rocksdb"}),
         ({}, {"fault": "kill:slot@2"}),
-        ({}, {"then_slots": "2", "gap_s": 2.0}),
+        ({}, {"then": "2", "gap_s": 2.0}),
         ({}, {"rate_steps": "1:100"}),
         ({}, {"trigger": "auto"}),
         ({"workload": "micro", "later_events": 1000}, {"strategy": "all_at_once"}),  # later laps would have other ones
