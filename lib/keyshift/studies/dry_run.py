@@ -31,7 +31,7 @@ from keyshift.studies.batch import ExecutionRecord, PreparedBatch, counted, ende
 # Of ``keyshift.suite``: behind the last cell that imports one of these, a notebook starts nothing.
 STARTS = {
     *("measure", "measure_beside_engines", "measure_beside_plain", "measure_highest_rates"),
-    *("open_lab", "play", "start_job"),
+    *("measure_rates_beside_engines", "open_lab", "play", "start_job"),
 }
 
 
@@ -56,26 +56,35 @@ def startable(notebook: Path, parameters: Mapping[str, Any], machine: Resources)
 def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
     """What ``notebook`` would start with these ``parameters``; no runs if it starts none.
 
-    A notebook that imports nothing of STARTS is not executed. Raises KeyshiftError as the notebook would, and Untold if
-    a cell before the runs fails otherwise, or for want of a service.
+    A notebook that imports nothing of STARTS is not executed. Behind the first start, which leaves nothing here, only
+    cells are that import another one: they may need what cells before it left. Raises KeyshiftError as the notebook
+    would, and Untold if a cell before the runs, or one of these, fails otherwise, or for want of a service.
     """
     cells = [cell for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
-    nothing = Asked((), load_profile())
+    found: list[Asked] = []
     names: dict[str, Any] = {"__name__": "__main__", "display": lambda *_, **__: None}
     try:
         last = max((number for number, cell in enumerate(cells) if _starts(cell.source)), default=-1)
         with nothing_starts(), contextlib.chdir(notebook.parent), contextlib.redirect_stdout(io.StringIO()):
             for cell in cells[: last + 1]:
-                exec(compile(cell.source, notebook.name, "exec"), names)
+                if not found or _starts(cell.source):
+                    try:
+                        exec(compile(cell.source, notebook.name, "exec"), names)
+                    except NotStarted as instead:
+                        found.append(instead.asked)
                 if "parameters" in cell.metadata.get("tags", []):
                     names |= parameters
-    except NotStarted as instead:
-        return instead.asked
     except (Exception, SystemExit) as error:
         if isinstance(error, KeyshiftError) and not isinstance(error, ServiceUnavailable):
             raise
         raise Untold(f"{notebook.name}: what it needs cannot be told, {type(error).__name__}: {error}") from error
-    return nothing
+    return reduce(_both, found) if found else Asked((), load_profile())
+
+
+def _both(one: Asked, other: Asked) -> Asked:
+    """What is asked for one after the other, in the place of the first."""
+    also = tuple(dict.fromkeys((*one.also, *other.also)))
+    return Asked((*one.specs, *other.specs), one.place, also, one.load_s + other.load_s)
 
 
 def _starts(source: str) -> bool:
