@@ -2,15 +2,25 @@
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from keyshift.driver.spark import require_no_spark
 from keyshift.lab.environment import require_possible_here
+from keyshift.lab.scripts.highest_rate import SUSTAINED_P99_MS
 from keyshift.model.errors import BadInput
 from keyshift.peers import flink_run, spark_run
 from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, peer_lab, repeated, run_counting
 from keyshift.place.profile import load_profile
+from keyshift.studies.highest_rate import (
+    BISECTIONS,
+    NOTHING_MOVES,
+    RateStudy,
+    add_highest_rates,
+    load_s,
+    specs_to_search,
+)
 from keyshift.studies.study import Points, Study, collect, specs_of
 
 Common = Mapping[str, Any]
@@ -50,8 +60,66 @@ def measure_beside_engines(
     The engines' are made first: without Flink's jars nothing of ours is measured. Raises what ``measure`` does, and
     what ``opened`` of the engines does; what is not possible is refused before anything is started.
     """
-    ours, place = specs_of(points, common), load_profile(profile)
-    specs: list[PeerSpec] = []
+    ours = specs_of(points, common)
+    specs = _specs(engines, common, profile, checkpoint_s)
+    require_possible_here([*ours.values(), *specs], profile, _also(engines))
+    require_no_spark()
+    beside = Study({}, {})
+    for spec in specs:
+        beside |= measure_engine(spec, profile)
+    study = collect(ours, profile) | beside
+    study.require_good()
+    return study
+
+
+def measure_rates_beside_engines(
+    points: Points,
+    common: Common,
+    engines: Collection[str],
+    profile: str = "",
+    checkpoint_s: float = flink_run.CHECKPOINT_S,
+    bisections: int = BISECTIONS,
+) -> RateStudy:
+    """The highest rate that each of ``points`` and ``engines`` sustains, searched as by ``measure_highest_rates`` in
+    jobs in which nothing moves; see ``measure_beside_engines``. All may have died.
+
+    Raises BadInput, before anything is started, for an engine that answers batch by batch, too: by the measure of a
+    search it sustains nothing.
+    """
+    if batchwise := [name for name in engines if name in spark_run.QUERIES and spark_run.QUERIES[name].in_batches]:
+        raise BadInput(
+            f"engines: {', '.join(batchwise)}: a batch takes longer than what counts as sustained, "
+            f"{SUSTAINED_P99_MS:g} ms, at any rate"
+        )
+    given = {**common, "trigger_s": NOTHING_MOVES["trigger_s"]}
+    ours = specs_to_search(points, given)
+    specs = {spec.peer: _still(spec) for spec in _specs(engines, given, profile, checkpoint_s)}
+    every = {**ours, **specs}
+    require_possible_here([*every.values()], profile, _also(engines), load_s(every, bisections))
+    require_no_spark()
+    study = RateStudy.of(every)
+    for name, spec in specs.items():
+        with peer_lab(profile) as lab, ENGINES[name].opened(spec, lab, profile) as opened:
+            for number in range(spec.run.repetitions):
+                one = partial(run_counting, cast(PeerSpec, spec.repeated(number)), lab, opened)
+                study.search(name, lab.store, bisections, one)
+    add_highest_rates(study, ours, profile, bisections)
+    return study
+
+
+def _still(spec: PeerSpec) -> PeerSpec:
+    """The spec with nobody who asks for other slots."""
+    return replace(spec, scenario=spec.scenario.model_copy(update=NOTHING_MOVES))
+
+
+def _also(engines: Collection[str]) -> list[str]:
+    """What ``engines`` start beside the services."""
+    return ["Flink"] if {*flink_run.QUERIES} & {*engines} else []
+
+
+def _specs(engines: Collection[str], common: Common, profile: str, checkpoint_s: float) -> list[PeerSpec]:
+    """The specs of ``engines``; see ``measure_beside_engines``. Raises BadInput."""
+    place, specs = load_profile(profile), list[PeerSpec]()
     for name in engines:
         if name not in ENGINES:
             raise BadInput(f"engines: {name!r} is not known; there are {', '.join(ENGINES)}")
@@ -62,11 +130,4 @@ def measure_beside_engines(
             )
         given = {**common, "snapshot_s": checkpoint_s} if name == flink_run.RESCALE else common
         specs.append(ENGINES[name].spec(given))
-    require_possible_here([*ours.values(), *specs], profile, ["Flink"] if {*flink_run.QUERIES} & {*engines} else [])
-    require_no_spark()
-    beside = Study({}, {})
-    for spec in specs:
-        beside |= measure_engine(spec, profile)
-    study = collect(ours, profile) | beside
-    study.require_good()
-    return study
+    return specs

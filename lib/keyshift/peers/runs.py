@@ -20,7 +20,7 @@ from keyshift.lab.environment import open_services
 from keyshift.lab.machine import bare_copy
 from keyshift.lab.recording import Recording
 from keyshift.lab.reporter import Reporter
-from keyshift.lab.run_loop import RunLoop
+from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.run_metrics import written
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.peers.counting import CountingJob, CountingQuery
@@ -129,13 +129,17 @@ class OpenEngine(NamedTuple):
     run: Callable[[PeerSpec, PeerLab, Callable[[str], AbstractContextManager[RunLoop]]], Manifest] = run_peer
 
 
-def run_counting(spec: PeerSpec, lab: PeerLab, opened: OpenEngine) -> Manifest:
-    """Make one run in an engine that is ``opened``; see ``run_peer``."""
-    return opened.run(spec, lab, partial(_counting, spec, lab, opened))
+def run_counting(
+    spec: PeerSpec, lab: PeerLab, opened: OpenEngine, make_script: MakeScript = scenario_script
+) -> Manifest:
+    """Make one run of this script in an engine that is ``opened``; see ``run_peer``."""
+    return opened.run(spec, lab, partial(_counting, spec, lab, opened, make_script))
 
 
 @contextmanager
-def _counting(spec: PeerSpec, lab: PeerLab, opened: OpenEngine, run_id: str) -> Iterator[RunLoop]:
+def _counting(
+    spec: PeerSpec, lab: PeerLab, opened: OpenEngine, make_script: MakeScript, run_id: str
+) -> Iterator[RunLoop]:
     events = Topic.at(lab.endpoints, f"{run_id}-events", spec.job.routers)
     results = Topic.at(lab.endpoints, f"{run_id}-results")
     reporter = Reporter(lab.say)
@@ -144,7 +148,7 @@ def _counting(spec: PeerSpec, lab: PeerLab, opened: OpenEngine, run_id: str) -> 
         traffic = Traffic(spec.workload, [events], results, output, reporter.second, as_lines=True)
         system = CountingJob(spec, opened.query(spec, work, events, results), events, results)
         with tidied(system.close, traffic, lab.say):
-            yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)
+            yield RunLoop(spec, system, traffic, reporter, lambda: None, make_script)
 
 
 @cache

@@ -32,7 +32,7 @@ from keyshift.studies.batch import ExecutionRecord, PreparedBatch, counted, ende
 # Of ``keyshift.suite``: behind the last cell that names one of these, a notebook starts nothing.
 STARTS = {
     *("measure", "measure_beside_engines", "measure_beside_plain", "measure_highest_rates"),
-    *("open_lab", "play", "start_job"),
+    *("measure_rates_beside_engines", "open_lab", "play", "start_job"),
 }
 
 
@@ -57,44 +57,53 @@ def startable(notebook: Path, parameters: Mapping[str, Any], machine: Resources)
 def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
     """What ``notebook`` would start with these ``parameters``; no runs if it starts none.
 
-    A notebook that imports nothing of STARTS is not executed. Raises KeyshiftError as the notebook would, and Untold if
-    a cell before the runs fails otherwise, or for want of a service.
+    A notebook that imports nothing of STARTS is not executed. Behind the first start, which leaves nothing here, only
+    cells are that name another one: they may need what cells before it left. Raises KeyshiftError as the notebook
+    would, and Untold if a cell before the runs, or one of these, fails otherwise, or for want of a service.
     """
     cells = [cell for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
-    nothing = Asked((), load_profile())
+    found: list[Asked] = []
     names: dict[str, Any] = {"__name__": "__main__", "display": lambda *_, **__: None}
     try:
-        last = _last_that_starts([cell.source for cell in cells])
+        starting = _starting([cell.source for cell in cells])
         with nothing_starts(), contextlib.chdir(notebook.parent), contextlib.redirect_stdout(io.StringIO()):
-            for cell in cells[: last + 1]:
-                exec(compile(cell.source, notebook.name, "exec"), names)
+            for number, cell in enumerate(cells[: max(starting, default=-1) + 1]):
+                if not found or number in starting:
+                    try:
+                        exec(compile(cell.source, notebook.name, "exec"), names)
+                    except NotStarted as instead:
+                        found.append(instead.asked)
                 if "parameters" in cell.metadata.get("tags", []):
                     names |= deepcopy(dict(parameters))  # whose lists cells may change
-    except NotStarted as instead:
-        return instead.asked
     except (Exception, SystemExit) as error:
         if isinstance(error, KeyshiftError) and not isinstance(error, ServiceUnavailable):
             raise
         raise Untold(f"{notebook.name}: what it needs cannot be told, {type(error).__name__}: {error}") from error
-    return nothing
+    return reduce(_both, found) if found else Asked((), load_profile())
 
 
-def _last_that_starts(sources: Sequence[str]) -> int:
-    """The number of the last cell that imports one of STARTS, names it once more behind that, or may do so, as what is
-    below the magic of a whole cell; -1: there is none.
+def _both(one: Asked, other: Asked) -> Asked:
+    """What is asked for one after the other, in the place of the first."""
+    also = tuple(dict.fromkeys((*one.also, *other.also)))
+    return Asked((*one.specs, *other.specs), one.place, also, one.load_s + other.load_s)
+
+
+def _starting(sources: Sequence[str]) -> list[int]:
+    """The numbers of the cells that import one of STARTS, name it once more behind that, or may do so, as what is below
+    the magic of a whole cell.
     """
-    last, names = -1, set[str]()
+    found, names = list[int](), set[str]()
     for number, source in enumerate(sources):
         if source.lstrip().startswith("%%"):
-            last = number if any(name in source for name in ("keyshift.suite", *names)) else last
-            continue
-        nodes = [*ast.walk(ast.parse(TransformerManager().transform_cell(source)))]
-        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "keyshift.suite"]
-        imported = {each.asname or each.name for node in imports for each in node.names if each.name in STARTS}
-        names |= imported
-        if imported or names & {node.id for node in nodes if isinstance(node, ast.Name)}:
-            last = number
-    return last
+            here = any(name in source for name in ("keyshift.suite", *names))
+        else:
+            nodes = [*ast.walk(ast.parse(TransformerManager().transform_cell(source)))]
+            imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "keyshift.suite"]
+            imported = {each.asname or each.name for node in imports for each in node.names if each.name in STARTS}
+            names |= imported
+            here = bool(imported or names & {node.id for node in nodes if isinstance(node, ast.Name)})
+        found += [number] * here
+    return found
 
 
 class Estimate(NamedTuple):

@@ -238,7 +238,7 @@ CURVES = (
         _WINDOWS,
         "Ours is groupBy().agg() in Spark on the machine of the runs, without windows, with as many partitions as "
         "they have routers and slots, and a shuffle that flushes every millisecond. Two measures are no curve.",
-        "notebook compare/05_engines, with rate=1000",
+        "notebook compare/05_engines, with rate=1000, routers=5 and slots=5",
         _AtPoints({"P50": "p50_ms", "P99": "p99_ms"}, dict.fromkeys(_WINDOWS, _SPARK_STATE)),
     ),
     *(

@@ -175,12 +175,18 @@ class Study:
                 f"none of the runs is correct, so no figure can be drawn: {', '.join(m.run_id for m in self.manifests)}"
             )
 
-    def publish(self) -> None:
-        """Leave a row per run in the last cell, see ``notebook.publish``. Then raises PointsDied if some have."""
-        notebook.publish({name: [manifest for manifest, _ in some] for name, some in self.runs.items()})
-        if self.died:
-            died = "; ".join(f"{name} ({why})" for name, why in self.died.items())
-            raise PointsDied(f"{len(self.died)} of {len(self.specs)} points died: {died}")
+    def publish(self, *others: "Study") -> None:
+        """Leave a row per run in the last cell, see ``notebook.publish``, of ``others``, too, whose points may have the
+        same names. Then raises PointsDied if some have.
+        """
+        studies, manifests = [self, *others], dict[str, list[Manifest]]()
+        for name, some in (point for study in studies for point in study.runs.items()):
+            manifests.setdefault(name, []).extend(manifest for manifest, _ in some)
+        notebook.publish(manifests)
+        died = [f"{name} ({why})" for study in studies for name, why in study.died.items()]
+        if died:
+            points = sum(len(study.specs) for study in studies)
+            raise PointsDied(f"{len(died)} of {points} points died: {'; '.join(died)}")
 
 
 def _defaults(spec: RunSpec) -> dict[str, Any]:

@@ -9,11 +9,20 @@ import small_store
 from pyspark import SparkContext
 
 from keyshift.experiment.scenario import ScaleTo, Shuffle
-from keyshift.model.errors import BadInput
+from keyshift.lab.environment import NotStarted
+from keyshift.lab.environment import nothing_starts as nothing_is_started
+from keyshift.lab.scripts.highest_rate import Burst, RateSearch, Tried, expected_s
+from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.model.keys import ALL_UNITS
 from keyshift.peers import counting, engines
 from keyshift.peers.counting import CountingJob, CountingQuery, Stopped
-from keyshift.peers.engines import ENGINES, Engine, measure_beside_engines, measure_engine
+from keyshift.peers.engines import (
+    ENGINES,
+    Engine,
+    measure_beside_engines,
+    measure_engine,
+    measure_rates_beside_engines,
+)
 from keyshift.peers.runs import OpenEngine
 from keyshift.peers.spark_job import CountedByState
 from keyshift.peers.spark_run import spark_spec
@@ -114,6 +123,55 @@ def test_only_what_goes_on_from_a_checkpoint_is_told_of_an_interval(monkeypatch)
     assert told == {"flink_restart": 0, "flink_rescale": 0.5}
     with pytest.raises(BadInput, match=r"snapshot_s = 0: flink_rescale goes on from a checkpoint; .* as 2"):
         measure_beside_engines(FLUID, SMALL, ["flink_rescale"], checkpoint_s=0)
+
+
+NO_TABLES = SimpleNamespace(get_tables=lambda run_id: {})
+SEARCHED = SMALL | {"seconds": 5, "trigger_s": 8.0, "repetitions": 2, "seed": 5}
+
+
+def test_highest_rates_of_ours_and_of_engines_are_searched_in_jobs_in_which_nothing_moves(monkeypatch):
+    monkeypatch.setattr(engines, "peer_lab", lambda profile: nullcontext(SimpleNamespace(store=NO_TABLES)))
+    asked = []
+
+    def run(spec, lab, prepared):
+        search = prepared.args[-1].__self__
+        asked.append((spec.peer, spec.workload.seed, spec.scenario.trigger, spec.cores))
+        if spec.peer == "flink_restart":
+            raise KeyshiftError("it died")
+        search.highest, search.held = 3000.0, Burst([1.0], [2.0], kept_up=True)
+        search.tried.append(Tried(3000.0, search.held))
+        return small_store.run(len(asked), spec.peer, parameters=spec.parameters())
+
+    def ours(study, specs, profile, bisections):
+        assert {spec.scenario.trigger for spec in specs.values()} == {"none"} and bisections == 2
+        study.runs["fluid"].append((small_store.run(9, "fluid"), {}))
+        study.searches["fluid"].append(search := RateSearch(bisections))
+        search.tried.append(Tried(250.0, Burst([], [], kept_up=False)))
+
+    for name, engine in [*ENGINES.items()]:
+        opened = OpenEngine(Query, run)
+        monkeypatch.setitem(ENGINES, name, Engine(engine.spec, lambda *told, opened=opened: nullcontext(opened)))
+    monkeypatch.setattr(engines, "add_highest_rates", ours)
+    study = measure_rates_beside_engines(FLUID, SEARCHED, ["spark_state", "flink_restart"], bisections=2)
+    assert asked == [(name, seed, "none", 2 + 2) for name in ("spark_state", "flink_restart") for seed in (5, 6)]
+    assert [(row["strategy"], row["highest_per_s"]) for row in study.rows()] == [
+        *(("fluid", None), ("spark_state", 3000.0), ("spark_state", 3000.0)),
+    ]
+    assert study.died == {"flink_restart": "it died"}
+
+
+def test_a_search_says_what_it_starts_and_for_how_long():
+    with nothing_is_started(), pytest.raises(NotStarted) as told:
+        measure_rates_beside_engines(FLUID, SEARCHED, ["spark_state", "flink_rescale"])
+    asked = told.value.asked
+    assert [spec.scenario.trigger for spec in asked.specs] == ["none"] * 3 and asked.also == ("Flink",)
+    assert [spec.job.snapshot_s for spec in asked.specs] == [0, 0, 2]
+    assert asked.load_s == 3 * 2 * expected_s(asked.specs[0], 3)
+
+
+def test_an_engine_that_answers_batch_by_batch_is_not_searched(nothing_starts):
+    with pytest.raises(BadInput, match="engines: spark_restart: a batch takes longer than what counts as sustained"):
+        measure_rates_beside_engines(FLUID, SEARCHED, ["spark_state", "spark_restart"])
 
 
 class Query(CountingQuery):

@@ -12,11 +12,14 @@ import psutil
 import pytest
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from small_bucket import ENDPOINTS
 
 from keyshift.driver.spark import idle_jvm
 from keyshift.lab.machine.sampler import Sampler
+from keyshift.lab.run_loop import RunLoop
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.peers import runs
+from keyshift.peers.spark_run import spark_spec
 from keyshift.progress import silent
 from keyshift.waiting import wait_until
 
@@ -76,6 +79,18 @@ def test_what_services_take_is_not_taken_for_that_of_others_and_metrics_are_writ
     assert around == [{7: "kafka"}] and recorded == ["it is over"]
     ((_, of, home),) = written
     assert (of, home) == (run, tmp_path)
+
+
+def test_a_run_in_another_engine_follows_the_script_that_it_is_given(monkeypatch, tmp_path):
+    made = []
+    monkeypatch.setattr(runs, "Traffic", lambda *given, **more: SimpleNamespace(close=lambda: None, pids={}))
+    opened = runs.OpenEngine(
+        lambda *given: SimpleNamespace(close=lambda: None), lambda spec, lab, prepared: made.append(prepared)
+    )
+    spec, where = spark_spec("spark_state", {"skew": 0.0}), runs.PeerLab(ENDPOINTS, None, tmp_path, silent)
+    runs.run_counting(spec, where, opened, script := lambda loop: iter([loop]))
+    with made[0]("run-1") as loop:
+        assert isinstance(loop, RunLoop) and [*loop._script] == [loop], script
 
 
 FILES = """

@@ -167,7 +167,9 @@ def test_published_numbers_stand_beside_ours_or_alone_as_those_of_one_stage_besi
     assert "full before the migration in 1 of 1 runs" in page
     alone = run(3, "lazy", parameters={"ordering": "live_robin", "heartbeat_ms": 50.0}, p50_ms=9.0)
     several = alone.model_copy(update={"stages": alone.stages * 2})
-    for name, each, lines in (("alone", alone, 2), ("several", several, 0)):  # P50 is known, and P99
+    searched = alone.model_copy(update={"notes": ["the rate was searched, 9 were tried: none is sustained"]})
+    # P50 is known, and P99; where the rate was searched, they are of many rates.
+    for name, each, lines in (("alone", alone, 2), ("several", several, 0), ("searched", searched, 0)):
         (store := result_store()).put_run(each, tables())
         store.put_file(each.run_id, "load.ipynb", notebook(each.run_id))  # so that nobody draws a page of it
         pack(store, [], tmp_path / name, Imprint())

@@ -69,6 +69,26 @@ def test_what_the_notebook_refuses_is_refused(folder, code, words):
         asked_of(ROOT / "notebooks" / "meces" / "01_on_demand.ipynb", {"text": "../../data/moving.txt"})
 
 
+def test_a_notebook_that_starts_runs_in_two_cells_says_those_of_both(folder):
+    notebook = folder / "notebooks" / "load.ipynb"
+    again = "from keyshift.suite import measure\nmeasure(named(['meces']), common | {'keys': 5000})"
+    write_notebook(notebook, defaults=DEFAULTS, code=MEASURES)
+    copy = nbformat.read(notebook, as_version=4)
+    copy.cells += [nbformat.v4.new_code_cell(source) for source in ("study.verdicts()", again)]
+    nbformat.write(copy, notebook)
+    asked = asked_of(notebook, {})
+    assert [spec.strategy.name for spec in asked.specs] == ["fluid", "matched", "meces"]
+    assert asked.load_s == 3 * 2 * (6 + 24)
+    copy.cells[-1].source = again.replace("meces", "mecess")
+    nbformat.write(copy, notebook)
+    with pytest.raises(BadInput, match="mecess"):
+        asked_of(notebook, {})
+    copy.cells[-1].source = again.replace("common", "study.rows()")
+    nbformat.write(copy, notebook)
+    with pytest.raises(BadInput, match="what it needs cannot be told, NameError"):
+        asked_of(notebook, {})
+
+
 def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     made = prepared(folder, "grid: {keys: [1000, 200000000, 250000000], skew: [0, 1]}\nlist: [{skew: -1}]")
     told = forecast(made, None, MACHINE)

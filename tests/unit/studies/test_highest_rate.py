@@ -6,7 +6,7 @@ import pytest
 import small_store
 from small_lab import opens
 
-from keyshift.analysis.rates import RATE_MEASURES, rate_sentences
+from keyshift.analysis.rates import RATE_MEASURES, rate_ratio_sentences, rate_sentences
 from keyshift.experiment.events import write_events
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.environment import NotStarted, nothing_starts
@@ -16,13 +16,16 @@ from keyshift.studies import highest_rate as studies
 from keyshift.studies.highest_rate import measure_highest_rates
 
 GOOD, BAD = Burst([1.0, 2.0, 3.0], [5.0, 6.0, 7.0], kept_up=True), Burst([], [], kept_up=False)
+OFFERED_LATE = Burst([], [], kept_up=False, in_time=False)
 
 
 class Lab:
-    """Its jobs take 1000 events/s for each slot, and some more with each seed. Those of ``dies`` die."""
+    """Its jobs take 1000 events/s for each slot, and some more with each seed. Those of ``dies`` die, and beside those
+    of ``full`` the generator is full.
+    """
 
     def __init__(self):
-        self.dies, self.bad, self.asked, self.store = set(), set(), [], self
+        self.dies, self.bad, self.full, self.asked, self.store = set(), set(), set(), [], self
 
     def get_tables(self, run_id):
         return {}
@@ -33,7 +36,8 @@ class Lab:
         if slots in self.dies:
             raise KeyshiftError(f"{slots} slots died")
         search.highest = 1000.0 * slots + spec.workload.seed
-        search.held, search.tried = GOOD, [Tried(search.highest, GOOD), Tried(2 * search.highest, BAD)]
+        failed = OFFERED_LATE if slots in self.full else BAD
+        search.held, search.tried = GOOD, [Tried(search.highest, GOOD), Tried(2 * search.highest, failed)]
         status = "bad" if slots in self.bad else "ok"
         return small_store.run(len(self.asked), "fluid", status=status, parameters=spec.parameters())
 
@@ -78,6 +82,43 @@ def test_what_more_slots_bring_is_said_of_correct_runs_alone(lab):
     assert grown == "map: 1000 events/s with slots = 1, 2000 with 2: 2 times as many with 2 times the slots."
     assert step == "Each rate is known to within 100 %: the next one that was tried is not sustained."
     assert [measure(study.rows()[0]) for measure in RATE_MEASURES.values()] == [1000.0, 2.0, 6.0]
+
+
+CHAIN = {"workload": "chain", "chain": "map", "seed": 0}
+LEAST = "At least: the next rate that was tried, if there is one, was offered late: it says nothing of the job."
+
+
+def test_where_the_generator_was_late_a_rate_is_the_least_and_no_multiple_of_it_is_told(lab):
+    lab.full = {2}
+    study = measure_highest_rates(points(1, 2), CHAIN)
+    assert study.tried()["offered in time"].to_list() == [True, True, True, False]
+    assert rate_sentences(study.rows())[1:] == [
+        "map: 1000 events/s with slots = 1, at least 2000 with 2: at least 2 times as many with 2 times the slots.",
+        LEAST,
+        "Each other rate is known to within 100 %: the next one that was tried is not sustained.",
+    ]
+    lab.full = {1, 2}
+    said = rate_sentences(measure_highest_rates(points(1, 2), CHAIN).rows())
+    assert said[1:] == ["map: at least 1000 events/s with slots = 1, at least 2000 with 2.", LEAST]
+
+
+@pytest.mark.parametrize(
+    ("full", "slots", "words"),
+    [
+        ((), (3, 1), "3 slots sustains 3.0 times as many events/s as 1 slots."),
+        ((), (2, 3), "2 slots sustains about as many events/s as 3 slots."),  # 4000 and 6000 were not sustained
+        ((3,), (3, 1), "3 slots sustains at least 3.0 times as many events/s as 1 slots."),
+        ((1,), (3, 1), "3 slots sustains at most 3.0 times as many events/s as 1 slots."),
+        ((1, 3), (3, 1), "3 slots and 1 slots are not compared: of both, the next rate was offered late."),
+    ],
+)
+def test_the_first_rate_is_told_as_a_multiple_of_the_others(lab, full, slots, words):
+    lab.full = {*full}
+    study = measure_highest_rates(points(*slots), CHAIN)
+    assert rate_ratio_sentences(study.rows()) == [words]
+    lab.bad = {slots[0]}
+    (said,) = rate_ratio_sentences(measure_highest_rates(points(*slots), CHAIN).rows())
+    assert said == f"{slots[0]} slots is not compared: a run of it is not correct, or sustains no rate."
 
 
 def test_a_rate_that_is_not_sustained_is_no_rate_of_0(lab, monkeypatch):

@@ -117,6 +117,7 @@ def test_figures_of_simulated_clusters_may_be_left_out():
         ("replication/03_moves", {"moves": [], "phases": []}, 2),
         ("replication/01_deaths", {"deaths": 0}, 4),
         ("replication/01_deaths", {"slots": 1}, 3),
+        ("compare/05_engines", {"search_s": 5.0}, 4 + 2),  # of ours the first, and the engine that answers each event
     ],
 )
 def test_what_is_possible_is_not_refused(notebook, parameters, points):
@@ -213,6 +214,12 @@ def test_copies_are_made_as_often_as_is_said(notebook):
 def test_several_processes_may_offer_the_load_of_megaphone(notebook):
     specs = asked(f"megaphone/{notebook}", routers=16, injectors=8).specs
     assert {(spec.routers, spec.loads[0].injectors) for spec in specs} == {(16, 8)}
+
+
+def test_all_engines_read_as_many_partitions_as_ours_as_where_spark_published_its_latency():
+    specs = asked("compare/05_engines", rate=1000.0, routers=5, slots=5, to_slots=6, search_s=5.0).specs
+    found = {(getattr(spec, "peer", "ours"), spec.run.rate, spec.job.routers, spec.job.slots) for spec in specs}
+    assert found == {(name, 1000.0, 5, 5) for name in ("ours", "spark_state", "spark_restart")}
 
 
 @pytest.mark.parametrize("notebook", ["02_autoscaling", "03_mappers_and_counters", "04_parallelism"])

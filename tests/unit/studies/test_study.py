@@ -154,6 +154,8 @@ def test_a_point_that_dies_does_not_stop_the_others_and_is_named_at_the_end(lab,
     assert study.verdicts()["verdict"].to_dict() == {"lazy": "ok", "fluid": "died: fluid died"}
     with pytest.raises(PointsDied, match=r"1 of 2 points died: fluid \(fluid died\)"):
         study.publish()
+    with pytest.raises(PointsDied, match=r"2 of 4 points died: fluid \(fluid died\); fluid \(fluid died\)"):
+        study.publish(study)
     lab.dies = {"fluid", "lazy"}
     with pytest.raises(KeyshiftError, match="all points died: fluid died; lazy died"):
         measure(named(["fluid", "lazy"]))

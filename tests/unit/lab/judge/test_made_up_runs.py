@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from keyshift import suite
 from keyshift.analysis.plots.style import style_of
 from keyshift.lab.scripts.highest_rate import Burst, RateSearch, Tried
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, PointsDied
 from keyshift.peers import plain_run
 from keyshift.peers.engines import ENGINES
 from keyshift.results.tables import TABLES
@@ -64,10 +64,21 @@ def made_up_beside_engines(points, common, names, profile="", checkpoint_s=0.0):
     return made_up(points, common) | beside
 
 
+def made_up_rates_beside_engines(points, common, names, profile="", checkpoint_s=0.0):
+    """What ``measure_rates_beside_engines`` gives."""
+    specs = specs_of(points, common | NOTHING_MOVES)
+    specs |= {name: ENGINES[name].spec(common | {"trigger_s": 0.0}) for name in names}
+    study = others(specs, 200)
+    search = RateSearch(3)
+    search.highest, search.held = 1000.0, Burst([1.0], [2.0], kept_up=True)
+    search.tried += [Tried(1000.0, search.held), Tried(2000.0, Burst([], [], kept_up=False))]
+    return RateStudy(study.runs, study.specs, searches={name: [search] * 2 for name in specs})
+
+
 def execute(path, parameters):
     """As a notebook is: in its folder."""
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    space = {}
+    space = {"display": lambda *shown: None}
     with contextlib.chdir(path.parent):
         for cell in cells:
             exec(cell.source, space)
@@ -93,7 +104,8 @@ def made_up_highest_rates(points, common=None, profile="", bisections=3):
 
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch):
-    for name in ("measure", "measure_beside_engines", "measure_beside_plain", "measure_highest_rates"):
+    starts = ("measure", "measure_beside_engines", "measure_beside_plain", "measure_highest_rates")
+    for name in (*starts, "measure_rates_beside_engines"):
         monkeypatch.setitem(vars(suite), name, globals()[name.replace("measure", "made_up")])
     monkeypatch.setitem(vars(suite), "open_store", lambda profile: contextlib.nullcontext(small_store.result_store()))
     with mpl.rc_context({"backend": "agg"}):
@@ -119,6 +131,23 @@ def test_strategies_of_every_notebook_that_compares_some_may_be_points_of_one_fi
     assert "chunk 3" in of_size[3] and of_size[3] != of_size[5]
     with pytest.raises(BadInput, match="strategies: chunk 3: unknown setting 'sise': did you mean 'size'"):
         execute(path, {"strategies": {"chunk 3": {"strategy": "chunked", "settings": {"sise": 3}}}})
+
+
+def test_highest_rates_of_engines_are_drawn_told_and_published_beside_their_runs(monkeypatch):
+    published = []
+    monkeypatch.setattr(notebook, "display", lambda told, **how: published.append(told["text/plain"].splitlines()))
+    space = execute(ROOT / "notebooks" / "compare" / "05_engines.ipynb", {"search_s": 4.0})
+    assert [*space["searched"].specs] == ["fluid", "spark_state"]
+    assert "fluid: 1000 events/s with slots = 2." in space["said_of_rates"]
+    assert "fluid sustains about as many events/s as spark_state." in space["said_of_rates"]
+    (lines,) = published
+    assert sum(line.startswith("fluid, ") for line in lines) == 4, "two runs, and two searches"
+    all_died = RateStudy.of(space["searched"].specs)
+    all_died.died = {"fluid": "it died"}
+    monkeypatch.setitem(vars(suite), "measure_rates_beside_engines", lambda *given: all_died)
+    with pytest.raises(PointsDied, match="1 of 6 points died: fluid"):
+        execute(ROOT / "notebooks" / "compare" / "05_engines.ipynb", {"search_s": 4.0})
+    assert len(published) == 2
 
 
 def test_panels_of_one_strategy_are_drawn_as_it_is(monkeypatch):

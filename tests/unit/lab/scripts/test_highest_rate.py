@@ -9,9 +9,10 @@ from keyshift.lab import run_loop
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import highest_rate
-from keyshift.lab.scripts.highest_rate import Burst, RateSearch, burst_of, expected_s, staircase
+from keyshift.lab.scripts.highest_rate import Burst, RateSearch, burst_of, expected_s, late_ms, staircase
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import Second
+from keyshift.traffic.feed import Progress
 from waits import Clock
 
 
@@ -78,11 +79,14 @@ def test_a_burst_is_summed_up_by_medians_and_sustained_although_it_began_with_a_
 
 
 class Job:
-    """Takes ``most`` events/s, in the time of ``clock``. What it does not take waits."""
+    """Takes ``most`` events/s, in the time of ``clock``, from a generator that offers ``full`` at the most. What one of
+    them does not take waits.
+    """
 
-    def __init__(self, clock, most):
-        self.clock, self.most, self.rates, self.seconds, self.notes = clock, most, [], [], []
-        self.rate = self.waiting = 0.0
+    def __init__(self, clock, most, full):
+        self.clock, self.most, self.full, self.rates, self.seconds, self.notes = clock, most, full, [], [], []
+        self.progress = []
+        self.rate = self.waiting = self.unsent = self.sent = 0.0
         self.note, self.check = self.notes.append, lambda: None
 
     def change_rate(self, rate, source):
@@ -90,18 +94,21 @@ class Job:
         self.rate = rate
 
     def pass_second(self):
-        self.waiting = max(0.0, self.waiting + self.rate - self.most)
-        late_ms = 10.0 + 1000 * self.waiting / self.most
-        self.seconds.append(Second(int(self.clock.now), round(min(self.rate, self.most)), late_ms, late_ms))
+        offered = min(self.unsent + self.rate, self.full)
+        self.unsent, self.sent = self.unsent + self.rate - offered, self.sent + offered
+        self.progress.append(Progress(self.clock.now, round(self.sent), 0))
+        self.waiting = max(0.0, self.waiting + offered - self.most)
+        late = 10.0 + 1000 * (self.waiting / self.most + self.unsent / self.full)
+        self.seconds.append(Second(int(self.clock.now), round(min(self.rate, self.most)), late, late))
 
 
 @pytest.fixture
 def searched(monkeypatch):
     """Searches the highest rate of a job that takes ``most`` events/s."""
 
-    def search(most, **values):
+    def search(most, full=math.inf, **values):
         clock = Clock(1000.0)
-        job, found = Job(clock, most), RateSearch(bisections=2)
+        job, found = Job(clock, most, full), RateSearch(bisections=2)
         spec = make_spec({"trigger": "none", "rate": 1000, "seconds": 4, "trigger_s": 0, "warmup_s": 1, **values})
         run = RunLoop(spec, job, job, Reporter(lambda line: None), lambda: None, found.script)
         run.feed, run.began_at = job, clock.now
@@ -132,6 +139,25 @@ def test_the_search_ends_just_below_what_a_job_takes_and_rests_between_two_rates
     assert job.expected_s / 2 < len(job.seconds) < 2 * job.expected_s
     (note,) = job.notes
     assert f"{len(found.tried)} were tried: the highest sustained is {found.highest:.0f} events/s, P99 at 80%" in note
+    assert not found.at_least and all(burst.in_time for _, burst in found.tried) and "may be higher" not in note
+
+
+def test_where_the_generator_is_full_first_the_job_may_sustain_more(searched):
+    found, job = searched(50_000.0, full=3000.0)
+    assert found.highest <= 3000.0 < found.above and found.at_least
+    assert {rate > found.highest for rate, burst in found.tried if not burst.in_time} == {True}
+    assert f"; {found.above:.0f} events/s were offered late, so it may be higher" in job.notes[0]
+
+
+def test_events_are_late_by_what_a_generator_has_not_offered_of_them():
+    def told(events_per_s, begin=100):
+        return [Progress(begin + second, second * events_per_s, 0) for second in range(8)]
+
+    assert late_ms(told(1000), 100, 1000) == 0
+    assert late_ms(told(750), 100, 1000) == pytest.approx(0.25 * 7000)
+    before = [Progress(second, 9, 0) for second in range(100)]
+    assert late_ms([*before, *told(750)], 100, 1000) == pytest.approx(0.25 * 7000), "what was before does not count"
+    assert late_ms(told(750)[:2], 100, 1000) == 0, "nobody can say"
 
 
 def test_a_job_that_takes_hardly_anything_has_no_highest_rate(searched):
