@@ -200,8 +200,8 @@ def test_executions_of_the_same_set_say_how_long_the_others_take(folder):
 @pytest.mark.parametrize(
     ("file", "runs", "load_s"),
     [
-        ("spacker/04_overhead-smoke.yaml", 3, 3 * 10.0),  # no support, no copies, all copied
-        ("compare/05_engines-smoke.yaml", 4, 4 * 12.0),
+        ("spacker/04_overhead-smoke.yaml", 3, 3 * 8.0),  # no support, no copies, all copied
+        ("compare/05_engines-smoke.yaml", 4, 4 * 9.0),
         ("start/02_explore-smoke.yaml", 1, 21.0),  # a live job, for as long as its script
         ("start/01_strategy_space-smoke.yaml", 0, 0.0),
     ],
