@@ -206,7 +206,7 @@ def test_rows_of_several_batches_say_whose_they_are_and_those_for_programs_have_
     with pytest.raises(typer.Exit):
         experiments.batch(every="small", files=None, out=None, metrics=None, as_json=True)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["batch"], row["status"], row["error"]) for row in rows] == [
+    assert [(row["set"], row["status"], row["error"]) for row in rows] == [
         ("one", "not run", None),
         ("two", "not run", None),
     ]
