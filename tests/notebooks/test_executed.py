@@ -78,7 +78,7 @@ NOTEBOOKS = {
     "hybrid/01_backends": Small(
         SMALL | {"backends": '["rocksdb", "remote"]', "state_bytes": "1024", "to_slots": "3", "trigger_s": "3"},
         two_stores,
-        3,
+        4,
         [("had to move", "rocksdb, fluid", "remote, fluid", "moved (MiB)", "verdict")],
         ("Both runs are correct",),
     ),

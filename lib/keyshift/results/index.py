@@ -19,14 +19,15 @@ from typing import Any
 from keyshift.clock import now_us
 from keyshift.model.errors import KeyshiftError, NotThere
 from keyshift.objects import Bucket
-from keyshift.results.manifest import SCHEMA_VERSION, Summary
+from keyshift.results.manifest import NEW_NAMES, SCHEMA_VERSION, Summary
 
 IndexRow = Mapping[str, Any]
 MOST = 32  # objects that are read one by one: a list takes about 5 ms for each
 TRIES = 3
 MADE_BY = ["machine", "keyshift"]  # of a row, beside the summary: the manifest's machine, and keyshift's version
-# Another keyshift has rows with other fields: it keeps an index of its own, and each reads what the other stored.
-VERSION = f"{SCHEMA_VERSION}-{zlib.crc32(' '.join([*Summary.model_fields, *MADE_BY]).encode()):08x}"
+# Another keyshift has rows with other fields, or with parameters by other names: it keeps an index of its own, and each
+# reads what the other stored.
+VERSION = f"{SCHEMA_VERSION}-{zlib.crc32(' '.join([*Summary.model_fields, *MADE_BY, *NEW_NAMES]).encode()):08x}"
 
 
 class Index:

@@ -40,8 +40,8 @@ from keyshift.services import limits
 
 SCHEMA_VERSION: Literal[4] = 4
 EXAMPLES_KEPT = 20
-_NEW_NAMES = {"then_slots": "then"}  # of parameters: the old one means nothing else today
-_NEW_NAMES_4 = _NEW_NAMES | {"replicas": "copies"}  # likewise, of parameters of a version before 4
+NEW_NAMES = {"then_slots": "then"}  # of parameters: the old one means nothing else today
+_NEW_NAMES_4 = NEW_NAMES | {"replicas": "copies"}  # likewise, of parameters of a version before 4
 RUN_ID = r"^[0-9]{8}T[0-9]{6}-[a-z0-9_]+-[a-z0-9_]+-[0-9a-f]{6}$"
 
 
@@ -294,7 +294,7 @@ def validate(raw: Any) -> Manifest:
     elif version in (2, 3):  # version 2 had other columns in its tables
         raw = _renamed(raw | {"schema_version": SCHEMA_VERSION}, _NEW_NAMES_4)
     else:
-        raw = _renamed(raw, _NEW_NAMES)
+        raw = _renamed(raw, NEW_NAMES)
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:

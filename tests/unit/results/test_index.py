@@ -1,5 +1,6 @@
 """The index of a store: a list of runs is right whatever became of the index, and reads manifests only once."""
 
+import zlib
 from contextlib import suppress
 
 import pytest
@@ -9,6 +10,7 @@ from small_store import result_store, run, tables
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results import index
+from keyshift.results.manifest import SCHEMA_VERSION, Summary
 from memory_bucket import MemoryBucket, s3_error
 
 TABLES = tables(seconds=2, per_s=2)
@@ -79,6 +81,16 @@ def test_runs_from_before_the_index_are_read_once(store, client):
     assert len(ids(store)) == 3
     assert len(ids(store)) == 3
     assert client.manifests == before + 3
+
+
+def test_rows_of_a_keyshift_with_older_names_of_parameters_are_not_taken_for_todays(store, client, monkeypatch):
+    """Its index is another one: the rows there have parameters as it called them, and manifests are read once more."""
+    older = zlib.crc32(" ".join([*Summary.model_fields, *index.MADE_BY]).encode())
+    with monkeypatch.context() as then:
+        then.setattr(index, "VERSION", f"{SCHEMA_VERSION}-{older:08x}")
+        store.put_run(run(0), tables())
+    client.manifests = 0
+    assert len(ids(store)) == client.manifests == 1
 
 
 def test_many_objects_become_one_page_and_no_row_is_lost(store, client):

@@ -76,6 +76,8 @@ BEFORE_LATER = {"rate": "auto", "later_s": 2.0}
         ("hybrid/04_parallelism", {"work_us": {"maps": 10.0}}, "'maps' is no kind of stage; there are map and counter"),
         ("spacker/05_dynamic", {"scalings": []}, r"scalings = \[\]: name at least one number"),
         ("spacker/05_dynamic", {"scalings": ["back"]}, "trigger = 'back': input should be 'scale', 'shuffle'"),
+        ("spacker/05_dynamic", {"scalings": ["zipf:2"]}, "scalings: 'zipf:2' is the first: .* affected_slots"),
+        ("hybrid/01_backends", {"settings": {"rate": 1.0}}, "settings: rate: set by other parameters"),
         (
             "spacker/05_dynamic",
             {"scalings": [2, "bak"]},
