@@ -151,9 +151,8 @@ class RateSearch:
 
     @property
     def at_least(self) -> bool:
-        """Whether more than the highest rate may be sustained: nothing above it was tried, or it was offered late."""
-        above = [burst for rate, burst in self.tried if rate == self.above]
-        return not all(burst.in_time for burst in above) or not above
+        """Whether more than the highest rate may be sustained: nothing above it was tried, or only offered late."""
+        return not any(burst.in_time for rate, burst in self.tried if rate == self.above)
 
     def script(self, run: RunLoop) -> Script:
         """Search in the job of ``run``. Raises ServiceUnavailable if it works no backlog off between two rates."""

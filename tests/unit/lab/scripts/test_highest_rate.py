@@ -9,7 +9,7 @@ from keyshift.lab import run_loop
 from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import highest_rate
-from keyshift.lab.scripts.highest_rate import Burst, RateSearch, burst_of, expected_s, late_ms, staircase
+from keyshift.lab.scripts.highest_rate import Burst, RateSearch, Tried, burst_of, expected_s, late_ms, staircase
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import Second
 from keyshift.traffic.feed import Progress
@@ -147,6 +147,8 @@ def test_where_the_generator_is_full_first_the_job_may_sustain_more(searched):
     assert found.highest <= 3000.0 < found.above and found.at_least
     assert {rate > found.highest for rate, burst in found.tried if not burst.in_time} == {True}
     assert f"; {found.above:.0f} events/s were offered late, so it may be higher" in job.notes[0]
+    found.tried.append(Tried(found.above, Burst([900.0], [2000.0], kept_up=False)))
+    assert not found.at_least, "once it was in time, and the job did not keep up"
 
 
 def test_events_are_late_by_what_a_generator_has_not_offered_of_them():
