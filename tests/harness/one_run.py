@@ -146,7 +146,8 @@ def _counted(owner: Any, method: str, seen: Counter[str], what: str) -> Iterator
 def installed(ensemble: Ensemble, bucket: Bucket, failures: Failures, fate: Fate) -> Iterator[None]:
     """Everything that is not there is stood in for."""
     with contextlib.ExitStack() as patches:
-        for module, kind in ((job, Session), (attempt, Session), (opening, TaskSession), (routing, TaskSession)):
+        tasks = ((module, TaskSession) for module in (opening, routing, slot_host))
+        for module, kind in ((job, Session), (attempt, Session), *tasks):
             session = lambda _hosts, root, _secret="", epoch=None, kind=kind: kind(ensemble, root, epoch)  # noqa: E731
             patches.enter_context(patch.object(module, "Coordination", session))
         for where, name, instead in (

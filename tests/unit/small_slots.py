@@ -13,6 +13,7 @@ from keyshift.wire import nodes
 from keyshift.wire.config import result_schema, slot_schema
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import SavepointStore
+from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import opening
 from keyshift.worker.slot.host import SlotHost
 from keyshift.worker.slot.opening import make_slot
@@ -30,7 +31,8 @@ class SmallJob:
         self.workload = self.config.make_workload()
         self.memory, self.bucket, self._hosts, self._tasks = Memory(), MemoryBucket(), [], []
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(opening, "Coordination", lambda _, root, secret: MemoryCoordination(self.memory, root))
+        for module in (opening, slot_host):
+            monkeypatch.setattr(module, "Coordination", lambda _, root, secret: MemoryCoordination(self.memory, root))
         monkeypatch.setattr(opening, "SavepointStore", lambda endpoints, job: self.store(job))
         self.publish_assignment()
 

@@ -24,7 +24,7 @@ from keyshift.worker.flight import messages
 from keyshift.worker.slot.host import await_takers
 
 PRELOADED = (kazoo.client, minio, numpy, pandas, pyarrow.flight, keyshift.worker.tasks)
-STAYS_S = 600.0  # behind Spark's goodbye, at the most: what nobody has fetched by then is of a query that is over
+STAYS_S = 600.0  # behind Spark's goodbye, at the most: what nobody has fetched by then is of a job whose driver is gone
 
 
 worker = daemon.worker
@@ -33,9 +33,10 @@ worker = daemon.worker
 def prompt_worker(sock: socket.socket, authenticated: bool) -> int:
     """Run a worker whose small writes do not wait for the other side's acknowledgement, if its connection is TCP.
 
-    When Spark has no more use for it, it stays until others have what slots left here. Spark closes the connections of
-    idle workers if no task of their executor has ended for a minute, which may be before the slowest slot comes to the
-    end of the batch. The worker then ends with a status, or with an error, as it has something to say to nobody.
+    When Spark has no more use for it, it stays until others have what slots left here, or its attempt is over. Spark
+    closes the connections of idle workers if no task of their executor has ended for a minute, which may be before the
+    slowest slot comes to the end of the batch. The worker then ends with a status, or with an error, as it has
+    something to say to nobody.
     """
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,5 +1,6 @@
 """The part of a Python worker that outlives a batch: its Flight server, and the state that others fetch from here."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -8,14 +9,16 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from keyshift.model.errors import KeyshiftError
+from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.model.keys import UnitId, Version
 from keyshift.runtime.key_access import SLICE_KEYS, Stay
 from keyshift.runtime.row import Row
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import Store, UnitState, rows
 from keyshift.waiting import wait_until
+from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
+from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import Location
 from keyshift.worker.flight.messages import CopiesDropped, CopyPart, KeysDropped, Message, OfStep, Shipment, Taken
 from keyshift.worker.flight.server import StateServer
@@ -106,6 +109,7 @@ class SlotHost:
 
     def __init__(self, config: JobConfig) -> None:
         self.key = (config.job, config.attempt)
+        self.at_root = partial(Coordination, config.endpoints.zookeeper, nodes.of_job(config.job), config.token)
         operator = config.make_stage().operator()
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
         self.left: dict[int, dict[int, UnitState]] = {}  # slot -> units it left here at the end of a batch
@@ -271,12 +275,26 @@ def host_for(config: JobConfig) -> SlotHost:
 
 
 def await_takers(within_s: float) -> bool:
-    """Wait, for so long at the most, until others have what slots left here; gives whether they have. Keys that were
-    lent are fetched before that, as the next batch begins when all units are whole.
+    """Wait, for so long at the most and while the attempt is not over, until others have what slots left here; gives
+    whether they have. Keys that were lent are fetched before that, as the next batch begins when all units are whole.
 
     It is not awaited if the batch of a slot is not over here: its task has failed, and so has the query.
     """
     hosts = [*_hosts.values()]
     if any(host.working for host in hosts):
         return False
-    return wait_until(lambda: not any(host.left for host in hosts), within_s, LOOK_S)
+
+    def taken() -> bool:
+        return not any(host.left for host in hosts)
+
+    if not taken():
+        (_, attempt), at_root = hosts[0].key, hosts[0].at_root  # all are of one job
+        with contextlib.suppress(ServiceUnavailable), contextlib.closing(at_root()) as job:  # else nobody can go on
+            wait_until(lambda: taken() or _over(attempt, job.children(nodes.ALL)), within_s, LOOK_S)
+    return taken()
+
+
+def _over(attempt: int, names: Sequence[str]) -> bool:
+    """Whether nothing is left of this attempt of a job, or a later one has begun. ``names``: below the job's root."""
+    attempts = [int(name) for name in names if name.isdigit()]
+    return attempt not in attempts or attempt < max(attempts)

@@ -24,6 +24,7 @@ from keyshift.state.redis_server import RemoteSettings, served
 from keyshift.state.remote import RemoteState
 from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
+from keyshift.wire.memory import MemoryCoordination
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import OfStep, Opened, Shipment, Taken, Wanted
@@ -149,6 +150,24 @@ def test_a_process_that_spark_has_left_stays_until_the_next_holder_has_its_state
     job.begun()
     staying.join(DEADLINE_S)
     assert found == [(True, {})]
+
+
+@pytest.mark.parametrize("later", [True, False], ids=["a later attempt has begun", "all of it is removed"])
+def test_it_does_not_stay_when_the_attempt_is_over(ending, later):
+    """Else the processes of each run would stay behind it, with all of its state."""
+    job, first = ending
+    job.end(job.begun(first, job.keys_of(0)))
+    staying = threading.Thread(target=await_takers, args=(10 * DEADLINE_S,))
+    staying.start()
+    staying.join(0.1)
+    assert staying.is_alive()
+    root = nodes.of_job(job.config.job)
+    if later:
+        MemoryCoordination(job.memory, f"{root}/{job.config.attempt + 1}").begin()
+    else:
+        MemoryCoordination(job.memory, root).withdraw(nodes.ALL)
+    staying.join(DEADLINE_S)
+    assert not staying.is_alive() and first.left
 
 
 def test_it_hears_that_its_state_has_come_though_the_next_batch_ends_at_that_moment(ending, monkeypatch):
