@@ -27,7 +27,7 @@ from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
-from keyshift.wire.coordination import Coordination
+from keyshift.wire.coordination import Coordination, attempts
 from keyshift.wire.epoch import Epoch
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 
@@ -342,8 +342,8 @@ def newest_attempt(config: JobConfig) -> int:
     """The number of a claimed job's newest attempt, as ZooKeeper has it. Raises ServiceUnavailable if it has none."""
     with _at_root(config) as participant:
         participant.require_epoch()
-        if attempts := _attempts(participant):
-            return max(attempts)
+        if begun := attempts(participant):
+            return max(begun)
     raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
 
 
@@ -376,14 +376,9 @@ def forget_attempts(config: JobConfig) -> None:
     the newest that has begun, and for restarts that no journal has.
     """
     with contextlib.suppress(ServiceUnavailable), _at_root(config) as participant:
-        for attempt in _attempts(participant):
+        for attempt in attempts(participant):
             if attempt < config.attempt - 1:
                 participant.withdraw(nodes.of_attempt(attempt))
-
-
-def _attempts(participant: Coordination) -> list[int]:
-    """The attempts of which there is anything; ``participant``: at the root of the job."""
-    return [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]
 
 
 def _unknown(left: Unfinished) -> int:

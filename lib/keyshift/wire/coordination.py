@@ -15,7 +15,7 @@ from kazoo.security import make_acl
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire.confirmed import ConfirmedWrites
 from keyshift.wire.epoch import Epoch, begun, claimed
-from keyshift.wire.nodes import Folder, Node
+from keyshift.wire.nodes import ALL, Folder, Node
 from keyshift.wire.session import GIVE_UP_S, Session
 from keyshift.wire.tree import GuardedWrites, Tree
 
@@ -228,6 +228,11 @@ class Coordination(Session):
         if self._epoch is not None:
             with self._talking():
                 self._epoch.end(self._client)
+
+
+def attempts(job: Coordination) -> list[int]:
+    """The attempts of which there is anything; ``job``: a participant at the root of the job."""
+    return [int(name) for name in job.children(ALL) if name.isdigit()]
 
 
 def _at(root: str, node: Node[Any] | Folder[Any]) -> str:
