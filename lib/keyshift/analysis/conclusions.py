@@ -80,7 +80,7 @@ def tradeoff_sentences(summaries: Sequence[SummaryRow]) -> list[str]:
 def _unbeaten(known: pd.DataFrame, equal: float) -> list[str]:
     """Whom nobody beats in both spike and completion, and who is not compared. ``equal``: a factor."""
     seen = known[known["recovered"]]
-    unbeaten = on_front(seen, equal)
+    unbeaten = on_front(seen[["spike_ms", "completion_s"]], equal)
     front, others = (seen[chosen] for chosen in (unbeaten, ~unbeaten))
     said = []
     if len(others):

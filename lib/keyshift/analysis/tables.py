@@ -220,16 +220,15 @@ def tradeoffs(summaries: Sequence[SummaryRow], measure: str = SPIKE) -> pd.DataF
     spread = [f"{name}{end}" for name, unit in _compared(cost) for end in (f"_{unit}", f"_low_{unit}", f"_high_{unit}")]
     frame = pd.DataFrame(rows, columns=[*names, *spread])
     costs = frame[[f"{cost}_ms", "completion_s"]]
-    return frame.assign(front=on_front(costs.where(frame["recovered"]), cost=cost))
+    return frame.assign(front=on_front(costs.where(frame["recovered"])))
 
 
-def on_front(costs: pd.DataFrame, tie: float = 1.0, cost: str = "spike") -> npt.NDArray[np.bool_]:
-    """Which rows know both spike_ms and completion_s, with nobody better in one and not worse in the other.
+def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
+    """Which rows know both ``costs``, which are the columns, with nobody better in one and not worse in the other.
 
-    Shape (rows,). What differs by no more than the factor ``tie`` is neither better nor worse. ``cost``: see
-    ``cost_of``.
+    Shape (rows,). What differs by no more than the factor ``tie`` is neither better nor worse.
     """
-    both = costs[[f"{cost}_ms", "completion_s"]].to_numpy("float64")
+    both = costs.to_numpy("float64")
     one, other = both[:, None, :], both[None, :, :]
     no_worse = (one <= tie * other).all(axis=2)  # [i, j]: i is as good as j in both; NaN never is
     better = no_worse & (tie * one < other).any(axis=2)

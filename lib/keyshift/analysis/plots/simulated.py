@@ -77,7 +77,7 @@ def simulated_pareto(table: pd.DataFrame, validation: pd.DataFrame) -> Axes:
     """
     need(table, ["point", "strategy", *NEEDED], "simulated_pareto")
     frame = table.rename(columns={"point": "label", "p99_ms": "p99_before_ms"})
-    frame = frame.assign(verdict="ok", stays=False, recovered=True, front=on_front(table))
+    frame = frame.assign(verdict="ok", stays=False, recovered=True, front=on_front(table[["spike_ms", "completion_s"]]))
     for name, off in model_error(validation).items():
         measure, _, unit = name.rpartition("_")
         least = np.minimum(table[name], table["floor_s"]) if name == "completion_s" else table["p99_ms"]
