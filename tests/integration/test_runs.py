@@ -1,9 +1,7 @@
 """Whole runs on real Spark, Kafka, ZooKeeper and MinIO: small ones, judged by the oracle, read back from the store."""
 
-import contextlib
 import json
 
-import psutil
 import pytest
 from pyspark import SparkContext
 
@@ -12,13 +10,14 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.planner import strategies
 from keyshift.waiting import wait_until
 from small_run import SMALL_LIVE, at_night, good, spec
+from spark_workers import workers_of
 
 
 @pytest.mark.parametrize("strategy", ["replicated", at_night("fluid"), at_night("stop_restart")])
 def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
-    run, before = spec(strategy=strategy), workers()
+    run, before = spec(strategy=strategy), {*workers_of()}
     manifest = good(lab.run(run))
-    assert wait_until(lambda: len(workers() - before) < 2, 60), "all but the one that forks them end with the run"
+    assert wait_until(lambda: len({*workers_of()} - before) < 2, 60), "all but the one that forks them end with the run"
     assert manifest.summary.events == round(run.run.rate * (run.run.seconds + run.run.warmup_s))
     stored = lab.store.get_manifest(manifest.run_id)
     assert stored.summary == manifest.summary
@@ -31,17 +30,6 @@ def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
     producers = {name for name in java_threads() if name.startswith("kafka-producer")}
     assert f"kafka-producer-network-thread | {manifest.run_id}" in producers  # else it waits for topics of other runs
-
-
-def workers():
-    """Python processes of this process's Spark, with the one that forks them."""
-    return {each for each in psutil.Process().children(recursive=True) if "pyspark.worker" in command_of(each)}
-
-
-def command_of(process):
-    with contextlib.suppress(psutil.Error):
-        return process.cmdline()
-    return []  # it is gone
 
 
 def java_threads():
