@@ -35,6 +35,7 @@ class Offered(NamedTuple):
     unprocessed: int  # of them: those for which the run did not wait any more
     due: int  # results that the others must have
     planned: int = 0  # events that were to be offered
+    rate_changed: bool = False  # by a command or a search, which no parameter tells
 
 
 def need(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
@@ -274,6 +275,7 @@ def pace(latency: pd.DataFrame, load: Offered) -> dict[str, Any]:
         "worked_off_s": None if load.unprocessed or not len(arrived) else max(0.0, float(arrived.max()) - load.end_s),
         "unprocessed": load.unprocessed,
         "overloaded": load.unprocessed > 0,
+        "rate_changed": load.rate_changed,
     }
 
 

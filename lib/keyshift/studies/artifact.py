@@ -31,7 +31,6 @@ import pandas as pd
 from keyshift.analysis.machine import doubts
 from keyshift.analysis.metrics import mean_ms
 from keyshift.analysis.plots.published import published_figure
-from keyshift.lab.scripts.highest_rate import SEARCHED
 from keyshift.model.errors import BadInput
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.exchange import export_runs, require_new
@@ -242,8 +241,7 @@ def _environment(manifests: Sequence[Manifest]) -> list[dict[str, Any]]:
 def _published(store: ResultStore, manifests: Sequence[Manifest]) -> str:
     rows = []
     for manifest in manifests:
-        searched = any(note.startswith(SEARCHED) for note in manifest.notes)  # nothing is published of such a load
-        if manifest.summary and not searched:
+        if manifest.summary and not manifest.summary.rate_changed:  # nothing is published of such a load
             row = row_of(manifest) | {"stages": len(manifest.stages)}
             if manifest.strategy in COMPARED:
                 tables = store.get_tables(manifest.run_id, ["latency", "migration"])

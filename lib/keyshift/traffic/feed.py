@@ -31,11 +31,14 @@ ANSWER_S = 30.0  # for a generator to be done at the end of a load
 
 
 class Before(NamedTuple):
-    """What earlier processes have offered of a load: events, results that they must have, and since when."""
+    """What earlier processes have offered of a load: events, results that they must have, how long they took, and
+    whether they changed a rate.
+    """
 
     events: int = 0
     due: int = 0
     took_s: float = 0.0
+    rate_changed: bool = False
 
 
 class Progress(NamedTuple):
@@ -83,6 +86,7 @@ class Feed:
         require_wanted: Callable[[], None] = lambda: None,
     ) -> None:
         self.before, self._require_wanted = Before(), require_wanted
+        self._rate_changed = False
         self.progress: deque[Progress] = deque(maxlen=REMEMBERED)  # one whenever all have told of another second
         self._lock, self._seconds = threading.Lock(), 0  # that are in ``progress``, or were
         self.injectors: list[Injector] = []
@@ -121,6 +125,7 @@ class Feed:
         """Offer another rate of ``source`` from now on, in events per second, above 0. The load must be one without an
         end.
         """
+        self._rate_changed = True
         for each in self.injectors:
             if each.source == source:
                 each.tell(SetRate(rate))
@@ -149,6 +154,11 @@ class Feed:
         """Events that the load was to have; to be asked after its end."""
         assert self._done is not None
         return sum(each.planned for each in self._done) + self.before.events
+
+    @property
+    def rate_changed(self) -> bool:
+        """Whether any rate was not what it was to be at the beginning."""
+        return self._rate_changed or self.before.rate_changed
 
     @property
     def due(self) -> int | None:

@@ -61,6 +61,7 @@ def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_t
         "worked_off_s": pytest.approx(2.5),
         "unprocessed": 0,
         "overloaded": False,
+        "rate_changed": False,
     }
     assert metrics.pace(results, offered._replace(took_s=5.0))["offered_per_s"] == 8 / 5
     seldom = metrics.pace(results, offered._replace(events=800))
@@ -222,7 +223,7 @@ def test_what_was_not_measured_or_not_told_is_none_not_zero():
     found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, load=nothing, since_s=-4)
     unknown = {name for name, value in found.items() if value is None}
     known = {"measured_from_s", "events", "phases", "bytes_moved", "units_moved", "steps"}
-    known |= {"rate_per_s", "offered_per_s", "results_due", "backlog", "unprocessed", "overloaded"}
+    known |= {"rate_per_s", "offered_per_s", "results_due", "backlog", "unprocessed", "overloaded", "rate_changed"}
     assert unknown == set(found) - known
     assert set(found["phases"].values()) == {None}
 

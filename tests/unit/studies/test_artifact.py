@@ -167,7 +167,7 @@ def test_published_numbers_stand_beside_ours_or_alone_as_those_of_one_stage_besi
     assert "full before the migration in 1 of 1 runs" in page
     alone = run(3, "lazy", parameters={"ordering": "live_robin", "heartbeat_ms": 50.0}, p50_ms=9.0)
     several = alone.model_copy(update={"stages": alone.stages * 2})
-    searched = alone.model_copy(update={"notes": ["the rate was searched, 9 were tried: none is sustained"]})
+    searched = alone.model_copy(update={"summary": alone.summary.model_copy(update={"rate_changed": True})})
     # P50 is known, and P99; where the rate was searched, they are of many rates.
     for name, each, lines in (("alone", alone, 2), ("several", several, 0), ("searched", searched, 0)):
         (store := result_store()).put_run(each, tables())

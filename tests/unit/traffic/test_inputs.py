@@ -98,6 +98,15 @@ def test_a_load_is_over_when_all_have_offered_theirs(feed):
     feed.await_done()
 
 
+def test_a_rate_that_this_process_or_an_earlier_one_has_changed_is_remembered(feed):
+    assert not feed.rate_changed
+    feed.before = Before(rate_changed=True)
+    assert feed.rate_changed
+    feed.before = Before()
+    feed.change_rate(10.0, "others")
+    assert feed.rate_changed
+
+
 def test_one_that_is_late_or_has_died_is_told_when_all_are_waited_for(feed, monkeypatch):
     monkeypatch.setattr(module, "READY_S", 0.05)
     monkeypatch.setattr(module, "ANSWER_S", 0.05)

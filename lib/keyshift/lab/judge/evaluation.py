@@ -340,7 +340,7 @@ class EndedJob:
             "bytes_copied": copied.bytes_copied,
             "replicate_s": copied.replicate_s,
             "since_s": span.measured - span.trigger,
-            "load": Offered(begin_s=begin_s, end_s=end_s, due=due, **offered),
+            "load": Offered(begin_s=begin_s, end_s=end_s, due=due, rate_changed=self.feed.rate_changed, **offered),
         }
 
 

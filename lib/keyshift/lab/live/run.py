@@ -188,7 +188,7 @@ class LiveRun:
         loop.feed = feed = traffic.feed(loads, loop.spec.run.frame_ms, epoch)
         feed.await_ready()
         offered = traffic.count_offered()
-        feed.before = Before(sum(offered.events), offered.due)
+        feed.before = Before(sum(offered.events), offered.due, rate_changed=loads != loop.spec.loads)
         loop.reporter.say(f"the generator goes past {feed.before.events:,} events that were offered before")
         feed.skip(offered.events)
         feed.await_skipped()  # no tick comes before, and all that was due since the beginning would come at once

@@ -23,7 +23,6 @@ HOPELESS_P99_MS = 2 * SUSTAINED_P99_MS  # a burst that is to show whether the ra
 LATE_MS = SUSTAINED_P99_MS / 2  # of its events, before they are offered: then a burst tells little of the job
 UNMEASURED_S = 2.0  # of each burst, at its beginning
 TOLD_S = 1.0  # so old may be what a generator has said of itself
-SEARCHED = "the rate was searched"  # how the note of a run begins whose rate did not stay
 REST_PER_S, CALM_S = 100.0, 2  # between two bursts: a rate, and so many seconds with a low latency
 HELD = 0.8  # of the highest rate, at which latency is measured in the end
 
@@ -175,7 +174,7 @@ class RateSearch:
             found += f"{self.held.p99_ms:.1f} ms"
             if self.at_least and self.above:
                 found += f"; {self.above:.0f} events/s were offered late, so it may be higher"
-        run.system.note(f"{SEARCHED}, {len(self.tried)} were tried: {found}")
+        run.system.note(f"the rate was searched, {len(self.tried)} were tried: {found}")
 
     def _burst(self, run: RunLoop, rate: float) -> Generator[ScriptStep, None, Burst]:
         run.reporter.enter(Doing(Activity.STEADY, f"{rate:.0f} events/s"))

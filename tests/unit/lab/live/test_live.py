@@ -398,6 +398,7 @@ def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_c
         known = ("feed", 103.0, 2), ("await_ready",), ("skip", [20, 10]), ("await_skipped",), ("resume",)
         assert told[0 if take_over else 1 :][:5] == list(known)
         assert "the generator goes past 30 events that were offered before" in job.said
+        assert job.traffic.feed_.before.rate_changed, "in the process before"
         assert (("await_silence",) in told) is not take_over
         assert [name for name, *_ in job.presence.method_calls] == ["await_none", "begin"][take_over:]
         assert (job.status()["rate"], len(read)) == (103.0, 3), "for the run's id, for the claim, and behind it"
