@@ -151,7 +151,8 @@ class Summary(_Record):
         description="whether a backlog was left catch_up_s after the load, so that there are unprocessed events",
     )
     rate_changed: bool = Field(
-        default=False, description="whether a command or a search for the highest rate changed a rate: no parameter tells"
+        default=False,
+        description="whether a command or a search for the highest rate changed a rate: no parameter tells",
     )
     p50_ms: Moment = Field(
         description="median latency of events created after the warm-up and before the trigger, and answered before "
