@@ -2,24 +2,21 @@
 
 import contextlib
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
-import nbformat
 import pandas as pd
 import pytest
+from small_notebooks import NOTEBOOKS, asked, code, execute
 from small_store import OTHER_MACHINE, result_store, row, run, tables
 
 from keyshift.experiment.scenario import Back, BalanceZipf, ScaleTo, Shuffle
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import KeyshiftError
 from keyshift.studies import stored_runs
-from keyshift.studies.dry_run import asked_of
 from keyshift.studies.study import Study
 from keyshift.workloads import workloads
 
-NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 SIMULATE = "compare/04_simulate_clusters"
 
 
@@ -28,23 +25,6 @@ def home(monkeypatch, tmp_path):
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
     yield
     plt.close("all")
-
-
-def asked(notebook, **parameters):
-    return asked_of(NOTEBOOKS / f"{notebook}.ipynb", parameters)
-
-
-def code(notebook, name=""):
-    """Of all cells in which ``name`` occurs."""
-    cells = nbformat.read(NOTEBOOKS / f"{notebook}.ipynb", as_version=4).cells
-    return [cell.source for cell in cells if cell.cell_type == "code" and name in cell.source]
-
-
-def execute(notebook, name, **names):
-    """The cell of a notebook in which ``name`` occurs, with what the cells before would have left; gives all names."""
-    [source] = code(notebook, name)
-    exec(source, names)
-    return names
 
 
 BEFORE_LATER = {"rate": "auto", "later_s": 2.0}
