@@ -235,6 +235,11 @@ def test_groups_go_from_the_first_slot_to_the_last_by_the_skew_that_comes_later(
         "spacker/03_sweeps", parameter="later_skew", values=[0.25, 0.75], strategies=["fluid"], **given
     ).specs
     assert [spec.changes for spec in varied] == [[BalanceZipf(0.25, 2)], [BalanceZipf(0.75, 2)]]
+    of_orders = {"orders": ["id", "hottest"], "chunks": [2], "replications": [0], "exchanges": [[32, 2]]}
+    specs = asked("spacker/02_chunk_and_copies", skew=0.0, later_s=2.0, trigger="zipf", **of_orders).specs
+    assert [(spec.point().order, spec.point().size, spec.changes) for spec in specs] == [
+        (order, 2, [BalanceZipf(0.6, 2)]) for order in of_orders["orders"]
+    ]
 
 
 @pytest.mark.parametrize("notebook", ["spacker/02_chunk_and_copies", "stock/01_exchange"])
