@@ -209,6 +209,19 @@ def test_slots_that_are_counted_have_the_same_work(notebook):
     assert {spec.workload.skew for spec in asked(f"hybrid/{notebook}").specs} == {0.0}
 
 
+@pytest.mark.parametrize(
+    ("chain", "slots"),
+    [
+        ("counter", {"counter": 1}),
+        ("map,counter", {"map": 5, "counter": 1}),
+        ("counter,map,counter", {"counter-1": 5, "map": 5, "counter-2": 1}),
+    ],
+)
+def test_of_a_chain_the_last_stage_alone_has_the_slots_that_vary(chain, slots):
+    [spec] = asked("hybrid/04_parallelism", chains=[chain], slots=[1], mappers=5).specs
+    assert spec.slots_of == slots
+
+
 @pytest.mark.parametrize("notebook", ["compare/01_compare_presets", "spacker/01_overview", "spacker/03_sweeps"])
 def test_a_job_that_is_scaled_has_something_to_move(notebook):
     for spec in asked(notebook, trigger="scale").specs:
