@@ -41,7 +41,7 @@ def run(number=0, strategy="fluid", status="ok", parameters=None, notes=(), **fi
     same = {"run_id": run_id, "workload": "keycount", "strategy": strategy}
     same["parameters"] = {"rate": 2000.0, "seed": number} | (parameters or {})
     counts = {"lost": 0 if status == "ok" else 1, "duplicated": 0, "reordered": 0, "wrong": 0}
-    measured = dict.fromkeys(set(Summary.model_fields) - {*same, *counts, "verdict", "overloaded"})
+    measured = dict.fromkeys(set(Summary.model_fields) - {*same, *counts, "verdict", "overloaded", "rate_changed"})
     measured |= {"p99_ms": 30.0, "spike_ms": 60.0 + number, "completion_s": 1.5, "floor_s": 0.5, "silence_ms": 40.0}
     measured |= {"bytes_moved": 1000, "bytes_minimum": 1000, "phases": PHASES} | figures
     ended = status != "died"
