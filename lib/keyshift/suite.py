@@ -25,6 +25,7 @@ _NAMES_OF = {
         "silences_around",
         "steady_sentences",
     ),
+    "keyshift.analysis.overhead": ("overhead_sentences", "overhead_table"),
     "keyshift.analysis.plots.live": ("exploration", "exploration_sentences"),
     "keyshift.analysis.plots.plans": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),

@@ -1,6 +1,6 @@
 """Whether windows fired: what the timers of a run gave before, during and after its migration. Pure: tables in."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,17 +14,18 @@ COUNTED = {"windows": TIMER_MOMENTS, "results": TIMER_RESULTS}
 PARTS = ("before", "during", "after")
 
 
-def fired(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
-    """A row for each run, by its name: how many windows closed, and how many results they had.
+def fired(runs: Mapping[str, Sequence[Mapping[str, pd.DataFrame]]]) -> pd.DataFrame:
+    """A row for each run, named by its point: how many windows closed, and how many results they had.
 
-    ``runs``: the tables of each run. Columns: ``windows before``, ``during`` and ``after`` the migration (first switch
-    to last drained queue), ``results before`` and so on, ``results per window`` (NaN if none closed), ``moved`` (if
-    nothing did, all is before). A window is a moment at which timers were due; where each key has its own, as sessions,
-    auctions and rows of a join do, that is one of them. What timers gave is not counted twice if the query died in
-    between.
+    ``runs``: the tables of each run of each point. Columns: ``windows before``, ``during`` and ``after`` the migration
+    (first switch to last drained queue), ``results before`` and so on, ``results per window`` (NaN if none closed),
+    ``moved`` (if nothing did, all is before). A window is a moment at which timers were due; where each key has its
+    own, as sessions, auctions and rows of a join do, that is one of them. What timers gave is not counted twice if the
+    query died in between.
     """
-    rows = {}
-    for name, tables in runs.items():
+    each = [(name, tables) for name, some in runs.items() for tables in some]
+    rows = []
+    for name, tables in each:
         metrics, migration = tables["metrics"], tables["migration"]
         need(metrics, ["t_s", "metric", "value"], f"fired, {name}")
         need(migration, ["switched_s", "drained_s"], f"fired, {name}")
@@ -36,18 +37,17 @@ def fired(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
             f"{what} {part}": int(sums.get((metric, part), 0)) for what, metric in COUNTED.items() for part in PARTS
         }
         windows, results = (sum(counts[f"{what} {part}"] for part in PARTS) for what in COUNTED)
-        rows[name] = counts | {"results per window": results / windows if windows else np.nan, "moved": moved}
+        rows.append(counts | {"results per window": results / windows if windows else np.nan, "moved": moved})
     columns = [f"{what} {part}" for what in COUNTED for part in PARTS]
-    return pd.DataFrame([*rows.values()], index=[*rows], columns=[*columns, "results per window", "moved"])
+    return pd.DataFrame(rows, index=[name for name, _ in each], columns=[*columns, "results per window", "moved"])
 
 
 def fired_sentences(table: pd.DataFrame) -> list[str]:
     """What ``fired`` found, in sentences: where timers fired behind the migration, where not, and where none are."""
     total = table[[f"windows {part}" for part in PARTS]].sum(axis=1)
-    silent = [str(name) for name in table.index[total == 0]]
     moved = table["moved"].astype(bool)
-    stuck = [str(name) for name in table.index[(total > 0) & (table["windows after"] == 0) & moved]]
-    still = [str(name) for name in table.index[~moved]]
+    silent, still = _points(total == 0), _points(~moved)
+    stuck = _points((total > 0) & (table["windows after"] == 0) & moved)
     well = table[table["windows after"] > 0].sort_values("windows after")
     said = []
     if len(well):
@@ -64,3 +64,13 @@ def fired_sentences(table: pd.DataFrame) -> list[str]:
     if silent:
         said.append(f"No timer gave a result in {'; '.join(silent)}.")
     return said
+
+
+def _points(which: pd.Series) -> list[str]:
+    """The points that have some of these runs, and of how many if not all of them are."""
+    counts = which.groupby(level=0, sort=False).agg(["sum", "size"])
+    return [
+        f"{name} ({some} of {runs} runs)" if some < runs else str(name)
+        for name, some, runs in counts.itertuples()
+        if some
+    ]

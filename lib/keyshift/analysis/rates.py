@@ -15,6 +15,11 @@ RATE_MEASURES: dict[str, Measure] = {
 }
 
 
+def open_ended(summaries: Sequence[SummaryRow]) -> list[SummaryRow]:
+    """The correct runs whose highest rate is known *at least*: the next one, if there is one, was offered late."""
+    return [row for row in summaries if row["verdict"] == "ok" and row.get("highest_per_s") and row.get("at_least")]
+
+
 def rate_sentences(summaries: Sequence[SummaryRow], parameter: str = "slots", group: str = "chain") -> list[str]:
     """How the highest rate grows with a number ``parameter``, for each ``group``; see ``sweeps.sweep`` for the names.
 
@@ -23,8 +28,8 @@ def rate_sentences(summaries: Sequence[SummaryRow], parameter: str = "slots", gr
     said = verdict_sentences(summaries)
     found = sweep(summaries, parameter, {HIGHEST: RATE_MEASURES[HIGHEST]}, group)
     correct = [row for row in summaries if row["verdict"] == "ok"]
-    open_ended = [row for row in correct if row.get("highest_per_s") and row.get("at_least")]
-    more = {(value_of(row, group), value_of(row, parameter)) for row in open_ended}
+    at_least = open_ended(summaries)
+    more = {(value_of(row, group), value_of(row, parameter)) for row in at_least}
     for name, line in found.dropna(subset="mean").groupby("group", sort=False):
         first, last = line.iloc[0], line.iloc[-1]
         least = ["at least " if (name, each["value"]) in more else "" for each in (first, last)]
@@ -41,7 +46,7 @@ def rate_sentences(summaries: Sequence[SummaryRow], parameter: str = "slots", gr
         said.append(
             "At least: the next rate that was tried, if there is one, was offered late: it says nothing of the job."
         )
-    known = [row for row in correct if row not in open_ended and row.get("highest_per_s") and row.get("above_per_s")]
+    known = [row for row in correct if row not in at_least and row.get("highest_per_s") and row.get("above_per_s")]
     if known:
         step = max(row["above_per_s"] / row["highest_per_s"] for row in known) - 1
         each = "Each other rate" if more else "Each rate"

@@ -186,7 +186,7 @@ def comparison_table(summaries: Sequence[SummaryRow]) -> pd.DataFrame:
             mean = point.mean(measure)
             row[name] = nan if mean is None else mean
             if repeated and name in _WITH_INTERVAL:
-                row[f"{name} 95 %"] = _interval_text(point.values(measure))
+                row[f"{name} 95 %"] = interval_text(point.values(measure))
         rows.append(row)
     parameters = dict.fromkeys(name for point in every for name in point.parameters)
     first = ["workload", "strategy", *parameters] if rows else []
@@ -286,7 +286,8 @@ def _verdict(point: Point) -> str:
     return "bad" if len(point.rows) == 1 else f"bad ({point.bad} of {len(point.rows)})"
 
 
-def _interval_text(values: list[float]) -> str:
+def interval_text(values: list[float]) -> str:
+    """The 95 % interval of measures that are never below 0, in words; nothing of a single value."""
     if len(values) < 2:
         return ""
     _, low, high, _ = interval(values)

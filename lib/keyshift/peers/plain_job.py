@@ -1,6 +1,7 @@
 """A job without support for migration: the same frames and operator in the same engine, and nothing that could move.
 
-Fixed modulo routing, units in memory, result frames of the same columns. No protocol, ZooKeeper, queues or ticks.
+Fixed routing to the owners with which a job that can migrate begins, units in memory, result frames of the same
+columns. No protocol, ZooKeeper, queues or ticks.
 """
 
 import shutil
@@ -37,14 +38,14 @@ AnswerRow = Callable[[Row], bytes | None]  # the result frame of a row, if there
 def _router(config: JobConfig) -> Task:
     """Split each frame: a row per slot with events; an empty one goes to all, so that they begin before the load."""
     source, slots = config.make_source(), config.slots
-    schema = slot_schema(config)
+    schema, slot_of = slot_schema(config), assignment(config).slot_of
 
     def split(events: pa.RecordBatch) -> dict[int, bytes]:
         def in_order(order: npt.NDArray[np.intp]) -> pa.RecordBatch:
             columns = events.take(pa.array(order)).columns
             return pa.RecordBatch.from_arrays([*columns, pa.array(order.astype(np.int32))], schema=schema)
 
-        return by_slot(units_of(events["key"].to_numpy(), config.key_groups, config.bins) % slots, slots, in_order)
+        return by_slot(slot_of[units_of(events["key"].to_numpy(), config.key_groups, config.bins)], slots, in_order)
 
     def run(batches: RecordBatches) -> RecordBatches:
         primed = False
@@ -124,9 +125,10 @@ def slot_schema(config: JobConfig) -> pa.Schema:
 
 
 def assignment(config: JobConfig) -> Assignment:
-    """Who owns which unit, from the beginning to the end."""
-    units = config.key_groups * config.bins
-    return Assignment(VERSION, tuple(SlotId(unit % config.slots) for unit in range(units)))
+    """Who owns which unit, from the beginning to the end: those who own it first in the job that can migrate, or under
+    skew other slots would have the hot units.
+    """
+    return Assignment.contiguous(config.key_groups, config.slots, VERSION).by_bin(config.bins)
 
 
 class PlainJob:

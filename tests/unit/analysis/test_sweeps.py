@@ -9,6 +9,7 @@ import small_store
 from keyshift.analysis import metrics, sweeps
 from keyshift.analysis.plots import style
 from keyshift.analysis.plots import sweeps as sweep_figures
+from keyshift.analysis.rates import RATE_MEASURES
 from keyshift.model.errors import BadInput
 
 PHASES = dict(zip(metrics.PHASES, (0.1, 2.0, 0.2, 0.3, 1.0, 0.4, 0.5), strict=True))
@@ -56,6 +57,15 @@ def test_runs_that_are_not_correct_are_left_out_and_counted():
     assert "1 run left out: not correct" in legend(figure)
     with pytest.raises(BadInput, match="of 1 runs none is correct"):
         sweep_figures.sweep_bars([bad], "rate")
+
+
+def test_a_figure_of_highest_rates_says_of_how_many_more_may_be_sustained():
+    rows = [row("fluid", 1000, None, each, highest_per_s=900.0, at_least=each > 0) for each in range(3)]
+    rows += [row("fluid", 2000, None, highest_per_s=None, at_least=True)]
+    rows += [row("fluid", 2000, None, highest_per_s=800.0, at_least=True, verdict="bad")]
+    for figure in (sweep_figures.sweep_lines, sweep_figures.sweep_bars):
+        assert "2 searches: at least, the next rate was offered late" in legend(figure(rows, "rate", RATE_MEASURES))
+        assert not any("at least" in text for text in legend(figure(rows, "rate", ["completion (s)"])))
 
 
 @pytest.mark.parametrize(

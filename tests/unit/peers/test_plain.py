@@ -152,6 +152,12 @@ def test_it_has_the_slots_that_the_others_have_before_they_move(more):
     assert set(plain_spec(SMALL | {"trigger": "scale", "slots": 3} | more).tasks.values()) == {3}
 
 
+@pytest.mark.parametrize("more", [{}, {"strategy": "meces", "bins": 4}])
+def test_each_unit_has_the_owner_with_whom_it_begins_in_the_others(more):
+    spec = make_spec(SMALL | more)
+    assert plain_job.assignment(job_config(spec, "plain", ENDPOINTS, None)) == spec.start()
+
+
 def test_without_state_it_may_last_as_long_as_it_likes():
     assert plain_spec({"workload": "nexmark", "query": "q1", "seconds": 5000.0}).run.seconds == 5000
 

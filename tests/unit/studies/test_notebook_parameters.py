@@ -2,24 +2,21 @@
 
 import contextlib
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
-import nbformat
 import pandas as pd
 import pytest
+from small_notebooks import NOTEBOOKS, asked, code, execute
 from small_store import OTHER_MACHINE, result_store, row, run, tables
 
 from keyshift.experiment.scenario import Back, BalanceZipf, ScaleTo, Shuffle
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import KeyshiftError
 from keyshift.studies import stored_runs
-from keyshift.studies.dry_run import asked_of
 from keyshift.studies.study import Study
 from keyshift.workloads import workloads
 
-NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 SIMULATE = "compare/04_simulate_clusters"
 
 
@@ -28,23 +25,6 @@ def home(monkeypatch, tmp_path):
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
     yield
     plt.close("all")
-
-
-def asked(notebook, **parameters):
-    return asked_of(NOTEBOOKS / f"{notebook}.ipynb", parameters)
-
-
-def code(notebook, name=""):
-    """Of all cells in which ``name`` occurs."""
-    cells = nbformat.read(NOTEBOOKS / f"{notebook}.ipynb", as_version=4).cells
-    return [cell.source for cell in cells if cell.cell_type == "code" and name in cell.source]
-
-
-def execute(notebook, name, **names):
-    """The cell of a notebook in which ``name`` occurs, with what the cells before would have left; gives all names."""
-    [source] = code(notebook, name)
-    exec(source, names)
-    return names
 
 
 BEFORE_LATER = {"rate": "auto", "later_s": 2.0}
@@ -229,6 +209,19 @@ def test_slots_that_are_counted_have_the_same_work(notebook):
     assert {spec.workload.skew for spec in asked(f"hybrid/{notebook}").specs} == {0.0}
 
 
+@pytest.mark.parametrize(
+    ("chain", "slots"),
+    [
+        ("counter", {"counter": 1}),
+        ("map,counter", {"map": 5, "counter": 1}),
+        ("counter,map,counter", {"counter-1": 5, "map": 5, "counter-2": 1}),
+    ],
+)
+def test_of_a_chain_the_last_stage_alone_has_the_slots_that_vary(chain, slots):
+    [spec] = asked("hybrid/04_parallelism", chains=[chain], slots=[1], mappers=5).specs
+    assert spec.slots_of == slots
+
+
 @pytest.mark.parametrize("notebook", ["compare/01_compare_presets", "spacker/01_overview", "spacker/03_sweeps"])
 def test_a_job_that_is_scaled_has_something_to_move(notebook):
     for spec in asked(notebook, trigger="scale").specs:
@@ -255,6 +248,11 @@ def test_groups_go_from_the_first_slot_to_the_last_by_the_skew_that_comes_later(
         "spacker/03_sweeps", parameter="later_skew", values=[0.25, 0.75], strategies=["fluid"], **given
     ).specs
     assert [spec.changes for spec in varied] == [[BalanceZipf(0.25, 2)], [BalanceZipf(0.75, 2)]]
+    of_orders = {"orders": ["id", "hottest"], "chunks": [2], "replications": [0], "exchanges": [[32, 2]]}
+    specs = asked("spacker/02_chunk_and_copies", skew=0.0, later_s=2.0, trigger="zipf", **of_orders).specs
+    assert [(spec.point().order, spec.point().size, spec.changes) for spec in specs] == [
+        (order, 2, [BalanceZipf(0.6, 2)]) for order in of_orders["orders"]
+    ]
 
 
 @pytest.mark.parametrize("notebook", ["spacker/02_chunk_and_copies", "stock/01_exchange"])

@@ -30,6 +30,7 @@ from keyshift.analysis.plots.style import (
     style_of,
     styles,
 )
+from keyshift.analysis.rates import HIGHEST, open_ended
 from keyshift.analysis.sweeps import in_order, sweep
 from keyshift.analysis.tables import MEASURES, Measure, SummaryRow, phase_name
 from keyshift.model.errors import BadInput
@@ -78,7 +79,7 @@ def sweep_lines(
             swept.place_names(ax)
         _measure_axis(ax, of_measure, measure)
     handles = [legend_line(how.label, **drawn_as[name]) for name, how in swept.styles.items()]
-    return finish(figure, title or swept.title, handles, _notes(swept.points))
+    return finish(figure, title or swept.title, handles, swept.notes)
 
 
 def sweep_bars(
@@ -124,7 +125,7 @@ def sweep_bars(
     ]
     differs = swept.points["differs"].eq(True).any()
     stars = [f"* differs from {swept.styles[groups[0]].label} (95 %, Welch)"] if differs else []
-    return finish(figure, title or swept.title, handles, [*stars, *_notes(swept.points)])
+    return finish(figure, title or swept.title, handles, [*stars, *swept.notes])
 
 
 def phase_bars(
@@ -178,7 +179,8 @@ def _total(row: SummaryRow) -> float | None:
 
 
 class _Swept:
-    """What a figure draws: ``points`` of ``sweeps.sweep``, the values of the parameter, and how groups look.
+    """What a figure draws: ``points`` of ``sweeps.sweep``, the values of the parameter, how groups look, and ``notes``
+    for the legend.
 
     Raises BadInput if there is nothing to draw.
     """
@@ -201,6 +203,9 @@ class _Swept:
         self.values = in_order(parameter, self.points["value"])
         self.styles = styles(list(self.points["group"].unique()), group)
         self._parameter, self._label = parameter, label or parameter
+        self.notes = _notes(self.points)
+        if HIGHEST in measures and (searches := len(open_ended(summaries))):
+            self.notes.append(f"{searches} search{'es' * (searches > 1)}: at least, the next rate was offered late")
 
     @property
     def title(self) -> str:
