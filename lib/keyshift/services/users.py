@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from keyshift.folders import write_whole
+from keyshift.folders import remove_whole, write_whole
 from keyshift.services import processes
 
 STAY = "up"
@@ -41,7 +41,7 @@ class Users:
 
     def release(self) -> None:
         """Let the services stop with the last who uses them; safe to call twice."""
-        (self._folder / STAY).unlink(missing_ok=True)
+        remove_whole(self._folder / STAY)
 
     def entries(self) -> Iterator[Path]:
         """The pid files, also of processes that have died."""
@@ -52,7 +52,7 @@ class Users:
         for entry in self.entries():
             if processes.find(entry) is None:
                 entry.unlink(missing_ok=True)
-        return any(self._folder.glob("*"))
+        return any(self.entries()) or (self._folder / STAY).exists()  # not what a killed write has left
 
     def others(self, parents: bool = False) -> list[int]:
         """The live processes that use them, but for this one and, without ``parents``, those that have started it, as a

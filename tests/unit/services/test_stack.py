@@ -706,6 +706,18 @@ def test_services_that_have_died_come_back_for_all_who_use_them_and_do_not_stay(
     assert not first.running()
 
 
+def test_an_up_that_was_killed_while_it_said_that_services_stay_does_not_let_them(tmp_path, lives):
+    first, second, cut_off = Stack(tmp_path), Stack(tmp_path), tmp_path / "users" / ".up.ab12cd34"
+    with first.used():
+        cut_off.touch()
+    assert not first.running()
+    with first.used():
+        cut_off.touch()
+        lives.clear()
+        with second.used():
+            assert not cut_off.exists(), "what was to say it goes, too"
+
+
 def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_any_more(tmp_path, lives):
     stack = Stack(tmp_path)
     stack.up()
