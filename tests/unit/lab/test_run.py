@@ -10,6 +10,7 @@ import pytest
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.spec import make_spec
+from keyshift.folders import work_folder
 from keyshift.lab import run
 from keyshift.lab.ending import Ending, RunEnd, Unwanted
 from keyshift.lab.judge.evaluation import Span
@@ -261,6 +262,20 @@ def test_where_executors_run_elsewhere_the_load_is_the_default_and_nothing_is_me
     [spec] = lab.settled([make_spec({"rate": "auto"})])
     assert (spec.run.rate, spec.run.auto) == (2000.0, "rate")
     assert "not measured" in said[0]
+
+
+def test_the_files_of_spark_stay_behind_a_lab_for_the_next_one(lab, tmp_path, monkeypatch):
+    """Its JVM goes on, with the folder that it was given first."""
+    folders = []
+    monkeypatch.setattr(run, "PlacedSpark", lambda *given: folders.append(given[3]) or lab.spark)
+    for _ in range(2):
+        with lab_of(tmp_path) as one:
+            first = folders[0] / "broadcast"
+            first.touch()
+            with work_folder(tmp_path, "run-"):  # its metrics
+                assert first.exists()
+        assert first.exists() and not one.work.exists()
+    assert folders[0] == folders[1]
 
 
 @pytest.mark.parametrize(("to_slots", "slots_max"), [((3, 5), 5), ((4, 4), 0)])
