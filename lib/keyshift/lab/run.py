@@ -211,7 +211,7 @@ class Lab:
                 return recording.ended(evaluation, log)
         except BaseException as error:
             if end.decide(error).over:  # else it is to be stored when it is
-                recording.died(error, log)
+                recording.died(end.error or error, log)
             raise
 
     def run_series(self, job: RunSpec, specs: Sequence[RunSpec]) -> Iterator[Manifest]:

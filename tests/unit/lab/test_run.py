@@ -214,6 +214,14 @@ def test_only_what_nothing_goes_on_with_is_deleted_and_who_keeps_the_journal_hea
     assert lab.recorded == (["ended"] if error is None else [repr(error)] if deletes else [])
 
 
+def test_an_interrupt_while_a_run_is_tidied_up_does_not_hide_why_it_died(lab, monkeypatch):
+    ends = {"kill": lambda: signal.raise_signal(signal.SIGINT), "close": lambda: None}
+    monkeypatch.setattr(run, "job_traffic", lambda *_: SimpleNamespace(**ends))
+    with pytest.raises(KeyboardInterrupt):
+        recorded(lab, ServiceUnavailable("the generator died"))
+    assert lab.recorded == ["ServiceUnavailable('the generator died')"]
+
+
 def cost(row_ms=0.5, others=0.0):
     known = {"base_cores": 0.1, "event_us": 5.0, "keyshift": metadata.version("keyshift")}
     return load_cost.LoadCost(machine=describe_machine(), row_ms=row_ms, others=others, **known)
