@@ -142,6 +142,7 @@ def _services(world: World, failures: Failures) -> list[tuple[Any, str, Any]]:
         (lab_run, "start_query", started),
         (pyspark.TaskContext, "get", classmethod(lambda cls: HERE.context)),
         (opening, "host_for", lambda config: HERE.process.host_for(config)),
+        (lab_run, "spark_files", lambda home: home),
         (lab_run, "PlacedSpark", lambda *_: SimpleNamespace(session=_driver().engine, await_executors=lambda *_: None)),
     ]
 

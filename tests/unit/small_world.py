@@ -360,7 +360,7 @@ def world_of(monkeypatch, folder):
         if path.suffix == ".journal":
             world.stand_still("kept")
 
-    def services(profile, say, reach):
+    def services(profile, say, **_):
         return contextlib.nullcontext(Endpoints("k:1", "z:1", "m:1", "a", "s"))
 
     monkeypatch.setattr(files, "write_whole", write_whole)

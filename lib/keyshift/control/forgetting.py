@@ -23,6 +23,8 @@ from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ALL, of_job
 from keyshift.wire.savepoint import SavepointStore
 
+ROOM_BYTES = 64 << 20  # of the state folder, to start services: this makes room where there is none for runs
+
 
 def forget(name: str, say: Say) -> list[str]:
     """Delete all that is left of the job ``name``; returns what was deleted, in words.
@@ -34,7 +36,7 @@ def forget(name: str, say: Say) -> list[str]:
     jobs = Jobs()
     job, deleted = jobs.choose(name), list[str]()
     if (left := _left(jobs, name)) is not None:
-        with open_services(left.profile, say, reach=False) as endpoints:
+        with open_services(left.profile, say, reach=False, room_bytes=ROOM_BYTES) as endpoints:
             _require_no_driver(endpoints, left, say)
             with jobs.naming():
                 _left(jobs, name)

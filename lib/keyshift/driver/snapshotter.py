@@ -33,8 +33,8 @@ class _Over(Exception):
 
 class Snapshotter:
     """A thread that takes the snapshots of one attempt. ``completed`` gets those that are complete, and ``note`` one
-    line of each that failed. ``revoked``: versions whose results count for nothing. ``forget`` is called once, when a
-    journal on disk has what was before this attempt.
+    line if some fail, until one is complete. ``revoked``: versions whose results count for nothing. ``forget`` is
+    called once, when a journal on disk has what was before this attempt.
 
     It begins at the last stage. When the routers of a stage know what is to come, the stage before begins: a slot that
     has come to the snapshot finds there what it has to say as a router.
@@ -62,6 +62,9 @@ class Snapshotter:
         # How many were complete then, and of which steps all was written down before, by stage. It stays until a
         # journal has that, however many more come while the journal is written.
         self._noted: tuple[int, dict[str, set[Version]]] | None = None
+        # What was told, and goes on: how snapshots fail, and that older ones cannot be removed. A store may be away for
+        # hours, and of a live job each note is in the journal, which is written whole for it.
+        self._failing, self._staying = set[type[Exception]](), False
         self._failure: BaseException | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name="keyshift-snapshots", daemon=True)
         self._thread.start()
@@ -98,11 +101,12 @@ class Snapshotter:
                     continue
                 except NotThere as error:
                     self._end_of_name = WHOLE
-                    self._tell(f"{error}; the job goes on, and writes all of its state anew")
+                    self._failed(error, "the job goes on, and writes all of its state anew")
                 except (MigrationFailed, ServiceUnavailable) as error:
-                    self._tell(f"{error}; the job goes on, the one before counts")
+                    self._failed(error, "the job goes on, the one before counts")
                 else:
                     self._end_of_name = ""
+                    self._failing.clear()
                     if not self._config.keep_snapshots:
                         self._remove_old()
         except Deposed as error:  # which says enough
@@ -134,6 +138,11 @@ class Snapshotter:
             self._completed.add(snapshot, SnapshotRecord(begun_us, now_us(), written, state, name))
             self._noted = self._noted or (len(self._completed.taken), told)
 
+    def _failed(self, error: Exception, then: str) -> None:
+        if type(error) not in self._failing:
+            self._tell(f"{error}; {then}")
+        self._failing.add(type(error))
+
     def _tell(self, what: str) -> None:
         if not self._over.is_set():
             self._note(f"snapshot {self._number}: {what}")
@@ -150,7 +159,11 @@ class Snapshotter:
                 self._store.remove_state(savepoint)
                 self._completed.removed(savepoint)
         except ServiceUnavailable as error:
-            self._tell(f"it is complete, and older ones stay where they are: {error}")
+            if not self._staying:
+                self._tell(f"it is complete, and older ones stay where they are: {error}")
+            self._staying = True
+        else:
+            self._staying = False
 
     def _await_writers(self) -> None:
         """Wait until nobody writes any more what was given up."""

@@ -33,6 +33,7 @@ class RunEnd:
 
     def __init__(self) -> None:
         self.ending: Ending | None = None  # until it is decided
+        self.error: BaseException | None = None  # of that decision; what comes while it is tidied up is not the reason
         self.deleted = False  # all that was to be
         self.undeleted: list[str] = []  # what could not be deleted, and why
 
@@ -46,7 +47,7 @@ class RunEnd:
     def decide(self, error: BaseException | None) -> Ending:
         """Decide how a run ends that ``error`` has ended, or that has stored its verdict. The first decision holds."""
         if self.ending is None:
-            self.ending = self.of(error)
+            self.ending, self.error = self.of(error), error
             self.decided(self.ending)
         return self.ending
 

@@ -24,7 +24,7 @@ from keyshift.place.needs import Resources, needs_of, require_needs, size
 from keyshift.place.profile import Profile, load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
-from keyshift.services.stack import SERVICES, Stack
+from keyshift.services.stack import ROOM_BYTES, SERVICES, Stack
 from keyshift.state import backends, settings_of
 from keyshift.wire.client import connected
 from keyshift.wire.election import require_session
@@ -78,11 +78,15 @@ def _stop_if_asked(asked: Asked) -> None:
 
 @contextmanager
 def open_services(
-    profile: str | None = None, say: Say = tell, reach: bool = True, needs: Collection[str] = SERVICES
+    profile: str | None = None,
+    say: Say = tell,
+    reach: bool = True,
+    needs: Collection[str] = SERVICES,
+    room_bytes: int = ROOM_BYTES,
 ) -> Iterator[Endpoints]:
     """The services of a profile (see ``load_profile``). Embedded ones that were down stop again when the last command
     that uses them ends. Without ``reach`` some of those that others run may be away. ``needs``: those of SERVICES that
-    are started, or have to be reached.
+    are started, or have to be reached. ``room_bytes``: see ``Stack.used``.
 
     Raises BadInput for a profile that is not right, ServiceUnavailable for a service that cannot be reached.
     """
@@ -91,7 +95,7 @@ def open_services(
     if (stack := _stack(place)) is None:
         yield _reached(place.endpoints(), needs) if reach else place.endpoints()
         return
-    with stack.used(say, needs) as endpoints:
+    with stack.used(say, needs, room_bytes) as endpoints:
         yield endpoints
 
 

@@ -34,7 +34,7 @@ from keyshift.lab.service_faults import BesideRun, ServiceFaults, require_possib
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic, used_by_pods
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.profile import SparkProfile
-from keyshift.place.session import PlacedSpark
+from keyshift.place.session import PlacedSpark, spark_files
 from keyshift.program import interrupts_wait
 from keyshift.progress import Say
 from keyshift.results.manifest import Manifest, new_run_id
@@ -56,7 +56,8 @@ class Lab:
 
     ``cores``: logical cores of the session, the largest that any of the runs needs; 0 if all of them have replicas: no
     Spark is started, as each replica has one of its own. ``spark_profile``: the part of the profile about Spark.
-    ``stack``: the services if they are ours, so that a run may have faults of them. ``work``: temporary files, inside.
+    ``stack``: the services if they are ours, so that a run may have faults of them. ``work``: temporary files, but for
+    Spark's, inside.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Lab:
         with contextlib.ExitStack() as stack:
             self.work = stack.enter_context(work_folder(self._home, "spark-"))
             if self._cores:
-                given = self._cores, self._jars, self.work, self._log, self.say
+                given = self._cores, self._jars, spark_files(self._home), self._log, self.say
                 self._spark = PlacedSpark(self._spark_profile, *given)
                 stack.callback(stop_spark, self._spark.session)
                 self._spark.await_executors()
@@ -210,7 +211,7 @@ class Lab:
                 return recording.ended(evaluation, log)
         except BaseException as error:
             if end.decide(error).over:  # else it is to be stored when it is
-                recording.died(error, log)
+                recording.died(end.error or error, log)
             raise
 
     def run_series(self, job: RunSpec, specs: Sequence[RunSpec]) -> Iterator[Manifest]:

@@ -1,10 +1,9 @@
 """The runs of another system than keyshift's job: repeated, stored, and given as a study beside ours."""
 
-import atexit
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -24,6 +23,7 @@ from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.run_metrics import written
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.peers.counting import CountingJob, CountingQuery
+from keyshift.place.session import spark_files
 from keyshift.program import interrupts_wait
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest, new_run_id
@@ -34,9 +34,6 @@ from keyshift.studies.study import Study
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
 from keyshift.workloads import Workload
-
-_until_exit = ExitStack()  # what goes when this process ends
-atexit.register(_until_exit.close)
 
 
 @dataclass(frozen=True)
@@ -151,18 +148,10 @@ def _counting(
             yield RunLoop(spec, system, traffic, reporter, lambda: None, make_script)
 
 
-@cache
-def _spark_files(home: Path) -> Path:
-    """Spark's temporary files, in a folder that stays for as long as this process: a JVM keeps its first one for all
-    later sessions, and would make a removed one anew.
-    """
-    return _until_exit.enter_context(work_folder(home, "spark-files-"))
-
-
 @contextmanager
 def local_spark(cores: int, home: Path, say: Say, options: Mapping[str, Any]) -> Iterator[SparkSession]:
     """A Spark of one process, for peers that run in it. Raises ServiceUnavailable."""
-    work = _spark_files(home)
+    work = spark_files(home)
     say(f"starting Spark, local[{cores}]")
     spark = session(f"local[{cores}]", jars("spark", say), work, home / "spark.log", options)
     try:

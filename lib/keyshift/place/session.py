@@ -1,19 +1,33 @@
 """Spark in its place: in one process, or with executors that are other processes or pods."""
 
+import atexit
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
 
 from keyshift.driver.spark import session
+from keyshift.folders import work_folder
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.place.profile import CLUSTER, LOCAL, SparkProfile
 from keyshift.progress import Say
 from keyshift.waiting import wait_until
 
 START_S = 60.0  # in which executors that are processes must come
+_until_exit = ExitStack()  # what goes when this process ends
+atexit.register(_until_exit.close)
+
+
+@cache
+def spark_files(home: Path) -> Path:
+    """The folder of Spark's temporary files in the state folder ``home``, for as long as this process: a JVM keeps its
+    first one for all later sessions, and would make a removed one anew. Raises ServiceUnavailable as ``work_folder``.
+    """
+    return _until_exit.enter_context(work_folder(home, "spark-files-"))
 
 
 class PlacedSpark:

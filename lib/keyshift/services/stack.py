@@ -103,10 +103,13 @@ class Stack:
             return endpoints
 
     @contextmanager
-    def used(self, say: Say = silent, needs: Collection[str] = SERVICES) -> Iterator[Endpoints]:
+    def used(
+        self, say: Say = silent, needs: Collection[str] = SERVICES, room_bytes: int = ROOM_BYTES
+    ) -> Iterator[Endpoints]:
         """Do as ``up``, for as long as the block lasts: the last who uses services that are not to stay stops them.
 
-        ``needs``: those of SERVICES that are started if they do not run.
+        ``needs``: those of SERVICES that are started if they do not run. ``room_bytes``: what the disk has to have free
+        for that, but for MinIO alone.
         """
         folders.require_disk_space(self.home, 0, REMEDY)
         with self.locked(say):
@@ -115,7 +118,7 @@ class Stack:
                 self._users.release()  # those that were to stay have died; who uses them may live, and recover
             me = self._users.add()
             try:
-                endpoints = self._up(say, needs)
+                endpoints = self._up(say, needs, room_bytes)
             except BaseException:
                 self._users.remove(me)
                 raise
@@ -128,12 +131,13 @@ class Stack:
                     self._users.forget()
                     self._stop(self._all(), say)
 
-    def _up(self, say: Say, needs: Collection[str] = SERVICES) -> Endpoints:
+    def _up(self, say: Say, needs: Collection[str] = SERVICES, room_bytes: int = ROOM_BYTES) -> Endpoints:
         needed = [service for service in self._services if service.kind in needs]
         missing = [service for service in needed if service.state(PATIENCE_S)[0] != "running"]
         if missing:
-            folders.require_disk_space(self.home, ROOM_BYTES, REMEDY)
+            # MinIO alone is for who reads stored runs, and for who deletes some since the disk is full.
             if any(service.kind in NODE_BYTES for service in missing):
+                folders.require_disk_space(self.home, room_bytes, REMEDY)
                 require_java()  # now, and not after minutes of building
                 self._require_nodes(missing)
             self._start(missing, say)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from keyshift.folders import write_whole
+from keyshift.folders import REMEDY, remove_whole, write_whole
+from keyshift.model.errors import service_errors
 from keyshift.services import processes
 
 STAY = "up"
@@ -25,10 +26,13 @@ class Users:
         self._folder = home / "users"
 
     def add(self) -> Path:
-        """Count this process among them until ``remove`` is called with what this returns, or the process dies."""
+        """Count this process among them until ``remove`` is called with what this returns, or the process dies. Raises
+        ServiceUnavailable if that cannot be written, as on a full disk; so does ``keep``.
+        """
         pid = os.getpid()
         entry = self._folder / f"{pid}-{secrets.token_hex(4)}"
-        processes.write_pid_file(entry, pid)
+        with service_errors(OSError, self._unwritten):
+            processes.write_pid_file(entry, pid)
         return entry
 
     def remove(self, entry: Path) -> None:
@@ -37,11 +41,15 @@ class Users:
 
     def keep(self) -> None:
         """Let the services stay when nobody uses them."""
-        write_whole(self._folder / STAY, "")
+        with service_errors(OSError, self._unwritten):
+            write_whole(self._folder / STAY, "")
+
+    def _unwritten(self, error: OSError) -> str:
+        return f"cannot write to {self._folder}: {error.strerror or error}; free some of its disk, or {REMEDY}"
 
     def release(self) -> None:
         """Let the services stop with the last who uses them; safe to call twice."""
-        (self._folder / STAY).unlink(missing_ok=True)
+        remove_whole(self._folder / STAY)
 
     def entries(self) -> Iterator[Path]:
         """The pid files, also of processes that have died."""
@@ -52,7 +60,7 @@ class Users:
         for entry in self.entries():
             if processes.find(entry) is None:
                 entry.unlink(missing_ok=True)
-        return any(self._folder.glob("*"))
+        return any(self.entries()) or (self._folder / STAY).exists()  # not what a killed write has left
 
     def others(self, parents: bool = False) -> list[int]:
         """The live processes that use them, but for this one and, without ``parents``, those that have started it, as a

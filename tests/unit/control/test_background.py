@@ -17,6 +17,7 @@ from small_jobs import ENTRY, file_of, journal_of, keep
 from small_live import live_job
 from typer.testing import CliRunner
 
+from keyshift import folders
 from keyshift.cli import app
 from keyshift.cli.jobs import stop
 from keyshift.control import background, forgetting
@@ -35,6 +36,7 @@ from keyshift.lab import environment
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import silent
 from keyshift.services import processes
+from keyshift.services import stack as stacks
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
 
@@ -227,6 +229,16 @@ def test_all_topics_of_a_job_that_is_forgotten_are_watched_for_as_long_as_its_fr
         forget("one", silent)
     presence.assert_called_once_with(endpoints, "2026-one-r0", "secret")
     assert told == [(1, 5000.0), (2, 5000.0)]
+
+
+def test_a_job_is_forgotten_also_where_no_run_has_room_any_more(jobs, gone, monkeypatch):
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: mock.Mock(free=64 * folders.MIB))
+    monkeypatch.setattr(stacks, "require_java", lambda: "java")
+    monkeypatch.setattr(stacks.Stack, "_start", mock.Mock(side_effect=ServiceUnavailable("services start")))
+    jobs.write(file_of("one", gone))
+    keep(jobs, "one")
+    with pytest.raises(ServiceUnavailable, match="services start"):
+        forget("one", silent)
 
 
 def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, gone):

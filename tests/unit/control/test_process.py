@@ -11,7 +11,8 @@ from keyshift.control.background import StartOrder
 from keyshift.control.files import Jobs, Kept
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.ending import Ending
-from keyshift.model.errors import BadInput
+from keyshift.lab.live.job import LiveJob
+from keyshift.model.errors import BadInput, ServiceUnavailable
 
 NAME, VALUES = "one", {"workload": "keycount"}
 
@@ -62,6 +63,21 @@ def test_who_ends_while_another_process_is_to_go_on_has_no_last_word_in_the_file
     begun, jobs = entry("first"), Jobs()
     begun.ended(mock.Mock(error=None, run_id="first", why="it died"))
     assert jobs.read(NAME).why == ""  # its process is this one, and not that of the order
+
+
+def test_the_last_word_is_why_a_job_died_though_somebody_interrupts_its_tidying_up():
+    begun, jobs = entry("first"), Jobs()
+    begun._pid = jobs.read(NAME).pid
+
+    def record(*_):
+        begun.decide(ServiceUnavailable("Kafka is away"))
+        raise KeyboardInterrupt
+
+    job = LiveJob(record, begun.spec, keeper=begun)
+    with pytest.raises(KeyboardInterrupt):
+        job.execute()
+    begun.ended(job)
+    assert jobs.read(NAME).why == "Kafka is away"
 
 
 def test_a_job_that_runs_outlives_the_loss_of_its_entry():

@@ -13,7 +13,7 @@ from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.questions import Questions
 from keyshift.driver.snapshotter import MARK, Snapshotter, clear_acknowledgements
 from keyshift.driver.step_log import StepLog
-from keyshift.model.errors import Deposed, ProtocolViolation
+from keyshift.model.errors import Deposed, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.records import StepRecord, UnitsCame, UnitsLeft
 from keyshift.runtime.snapshots import WHOLE
@@ -321,6 +321,43 @@ def test_a_slot_that_cannot_write_is_named_and_the_next_snapshot_is_taken(made):
     made.leader.failing = {}
     until(lambda: made.complete.last)
     until(lambda: failed not in made.nodes.children(nodes.ALL_SAVED) and 10 not in acknowledged(made))
+
+
+def test_that_snapshots_fail_is_told_once_until_one_is_complete(made):
+    """A store may be away for hours, and a journal is written for each note."""
+    made.leader.failing = {"slot-1": "MinIO is away"}
+    made.begin()
+    until(lambda: len(made.leader.snapshots) > 3)
+    made.leader.failing = {"slot-0": "another object cannot be written"}
+    until(lambda: len(made.leader.snapshots) > 6)
+    assert len(made.notes) == 1
+    made.leader.failing = {}
+    until(lambda: made.complete.last)
+    made.leader.failing = {"slot-0": "MinIO is away"}
+    until(lambda: len(made.notes) > 1)
+    assert "slot-0 of counter: MinIO is away" in made.notes[1]
+
+
+def test_a_snapshot_that_fails_in_another_way_is_told_as_well(made):
+    made.leader.failing = {"slot-1": "MinIO is away"}
+    made.begin(deadline_s=0.1)
+    until(lambda: any("MinIO is away" in note for note in made.notes))
+    made.leader.silent = {"slot-1"}
+    until(lambda: any("slot-1 did not answer within 0.1 s" in note for note in made.notes))
+
+
+def test_that_older_snapshots_cannot_be_removed_is_told_once_until_they_can(made):
+    def away(*_):
+        raise ServiceUnavailable("MinIO is away")
+
+    removes, made.store.keep_only = made.store.keep_only, away
+    made.begin()
+    until(lambda: len(made.complete.taken) > 3)
+    assert len(made.notes) == 1 and made.notes[0].endswith("older ones stay where they are: MinIO is away")
+    made.store.keep_only, before = removes, len(made.complete.taken)
+    until(lambda: len(made.complete.taken) > before + 2)
+    made.store.keep_only = away
+    until(lambda: len(made.notes) > 1)
 
 
 def test_a_snapshot_that_the_coordinator_has_given_up_is_not_waited_for(made):

@@ -10,6 +10,7 @@ import pytest
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.spec import make_spec
+from keyshift.folders import work_folder
 from keyshift.lab import run
 from keyshift.lab.ending import Ending, RunEnd, Unwanted
 from keyshift.lab.judge.evaluation import Span
@@ -213,6 +214,14 @@ def test_only_what_nothing_goes_on_with_is_deleted_and_who_keeps_the_journal_hea
     assert lab.recorded == (["ended"] if error is None else [repr(error)] if deletes else [])
 
 
+def test_an_interrupt_while_a_run_is_tidied_up_does_not_hide_why_it_died(lab, monkeypatch):
+    ends = {"kill": lambda: signal.raise_signal(signal.SIGINT), "close": lambda: None}
+    monkeypatch.setattr(run, "job_traffic", lambda *_: SimpleNamespace(**ends))
+    with pytest.raises(KeyboardInterrupt):
+        recorded(lab, ServiceUnavailable("the generator died"))
+    assert lab.recorded == ["ServiceUnavailable('the generator died')"]
+
+
 def cost(row_ms=0.5, others=0.0):
     known = {"base_cores": 0.1, "event_us": 5.0, "keyshift": metadata.version("keyshift")}
     return load_cost.LoadCost(machine=describe_machine(), row_ms=row_ms, others=others, **known)
@@ -261,6 +270,20 @@ def test_where_executors_run_elsewhere_the_load_is_the_default_and_nothing_is_me
     [spec] = lab.settled([make_spec({"rate": "auto"})])
     assert (spec.run.rate, spec.run.auto) == (2000.0, "rate")
     assert "not measured" in said[0]
+
+
+def test_the_files_of_spark_stay_behind_a_lab_for_the_next_one(lab, tmp_path, monkeypatch):
+    """Its JVM goes on, with the folder that it was given first."""
+    folders = []
+    monkeypatch.setattr(run, "PlacedSpark", lambda *given: folders.append(given[3]) or lab.spark)
+    for _ in range(2):
+        with lab_of(tmp_path) as one:
+            first = folders[0] / "broadcast"
+            first.touch()
+            with work_folder(tmp_path, "run-"):  # its metrics
+                assert first.exists()
+        assert first.exists() and not one.work.exists()
+    assert folders[0] == folders[1]
 
 
 @pytest.mark.parametrize(("to_slots", "slots_max"), [((3, 5), 5), ((4, 4), 0)])

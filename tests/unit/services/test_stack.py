@@ -97,6 +97,32 @@ def test_a_full_disk_is_named_with_what_is_free_and_needed_before_anything_is_st
     assert {entry.name for entry in tmp_path.iterdir()} == {"lock"}
 
 
+def test_where_no_run_has_room_any_more_what_is_there_can_be_read_and_deleted(tmp_path, lives, monkeypatch):
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    stack = Stack(tmp_path)
+    with stack.used(needs=STORE):
+        assert lives == {*STORE}
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=64 * folders.MIB))
+    with stack.used(room_bytes=64 * folders.MIB):
+        assert lives == {*SERVICES}
+    with pytest.raises(ServiceUnavailable, match="1024 MiB needed"), stack.used():
+        pass
+
+
+def test_on_a_disk_on_which_nobody_can_be_written_down_the_folder_is_named(tmp_path, lives, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    stack = Stack(tmp_path)
+    with stack.used():
+        monkeypatch.setattr(folders.os, "fsync", full)
+        for use in (stack.up, stack.used(needs=STORE).__enter__):
+            words = rf"^cannot write to {re.escape(str(tmp_path / 'users'))}: No space left on device; free some of it"
+            with pytest.raises(ServiceUnavailable, match=words):
+                use()
+    assert not lives
+
+
 def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path):
     with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=1):
         refuse_lock(tmp_path / "lock", rf"the build is still busy in process {os.getpid()}")
@@ -704,6 +730,18 @@ def test_services_that_have_died_come_back_for_all_who_use_them_and_do_not_stay(
             pass
         assert first.running(), "the first may live, and recover"
     assert not first.running()
+
+
+def test_an_up_that_was_killed_while_it_said_that_services_stay_does_not_let_them(tmp_path, lives):
+    first, second, cut_off = Stack(tmp_path), Stack(tmp_path), tmp_path / "users" / ".up.ab12cd34"
+    with first.used():
+        cut_off.touch()
+    assert not first.running()
+    with first.used():
+        cut_off.touch()
+        lives.clear()
+        with second.used():
+            assert not cut_off.exists(), "what was to say it goes, too"
 
 
 def test_whether_services_may_stop_is_asked_when_nobody_can_begin_to_use_them_any_more(tmp_path, lives):

@@ -73,7 +73,8 @@ class LiveJob:
             self.manifest = self._record(*given, self._keeper)
             return self.manifest
         except BaseException as error:
-            self.error = error
+            decided = self._keeper.error if isinstance(error, KeyboardInterrupt) else None
+            self.error = decided or error  # it may have been interrupted while it was tidied up
             raise
         finally:
             self._ended_at = time.time()
