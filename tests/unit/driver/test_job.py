@@ -22,6 +22,7 @@ from keyshift.driver.stage import history_of
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import NO_VERSION, Assignment, Mode, Move, SlotId, Step, UnitId, Versions
+from keyshift.model.markers import SlotStarted
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.ordering import ChannelPlace, Position
 from keyshift.protocol.coordinator import PublishAssignment
@@ -44,11 +45,12 @@ class Output:
     """Every slot says at once what it is asked to say; all calls are kept."""
 
     def __init__(self):
-        self.received, self.calls, self.gone = 0, [], False
+        self.received, self.calls, self.awaited, self.gone = 0, [], [], False
 
     def await_slots(self, slots, said, check, replica):
         check()
         self.calls.append((said.kind, sorted(slots)))
+        self.awaited.append(said)
 
     def revoke(self, versions):
         self.calls.append(("revoke", versions))
@@ -885,7 +887,10 @@ def test_a_resume_of_which_nothing_is_left_is_not_repeated_under_its_versions(jo
     other = resumed(job, past)
     assert other.config.attempt == lost.config.attempt, "nobody knows of it"
     (used,) = lost.stage("counter").history.begins[1:]
-    assert used in other.revoked and other.stage("counter").assignment.version > used
+    begins = other.stage("counter").assignment.version
+    assert used in other.revoked and begins > used
+    *_, before, ready = job.output.awaited
+    assert before != ready == SlotStarted("counter", other.config.attempt, begins), "Kafka still has the other one"
 
 
 def test_nobody_goes_on_with_a_job_that_has_ended(job):

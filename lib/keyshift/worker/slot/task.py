@@ -67,11 +67,12 @@ class SlotTask:
     def start(self) -> None:
         """Listen, say where this slot is, and begin with what is done in the background."""
         shared, config = self.shared, self.shared.config
+        started = SlotStarted(config.stage, config.attempt, shared.core.machine.version)
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         shared.host.tenants[self.slot] = self
         shared.coordination.watch(nodes.STEPS, self._steps_published)
         shared.coordination.register(nodes.ADDRESSES[self.slot], shared.host.server.address)
-        self.shared.markers.say(SlotStarted(config.stage, config.attempt))
+        self.shared.markers.say(started)
         self.shared.background.start(self.answers.listen, self._go_on, *self.works)
 
     def seal(self) -> None:

@@ -17,6 +17,7 @@ from small_slots import BEGIN_US
 from keyshift.clock import now_us
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, Version
+from keyshift.model.markers import SlotStarted
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime import computation
 from keyshift.state.memory import MemoryStore
@@ -65,6 +66,20 @@ def test_no_thread_of_a_slot_stays_whose_batch_ends_while_it_waits_for_its_turn(
     task.shared.waits.set()  # as somebody who leaves work behind
     assert ended.wait(DEADLINE_S)
     until(lambda: not [each for each in threading.enumerate() if each.name == "keyshift-slot-0" and each not in before])
+
+
+def test_a_slot_says_in_each_batch_at_which_version_it_begins(make, following):
+    def said(task):
+        return [facts.said.marker for _, facts in job.frames(task.wait()) if facts.said]
+
+    job = make()
+    first, other = job.settled(), job.settled(slot=1)
+    assert said(first) == said(other) == [SlotStarted("counter", 0, 1)]
+    job.publish(2, STEP)
+    for task in (first, other):
+        job.barrier(task, 2)
+    job.end(first)
+    assert said(job.settled(following(job, first.shared.host))) == [SlotStarted("counter", 0, 2)]
 
 
 # -- state -------------------------------------------------------------------------------------------------------------
