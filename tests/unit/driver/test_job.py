@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -33,6 +34,7 @@ from keyshift.wire import nodes
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
+from keyshift.worker.slot.snapshots import SAY_S
 from memory_bucket import MemoryBucket
 
 START = Assignment.contiguous(4, 2)
@@ -281,6 +283,24 @@ def test_snapshots_of_a_job_that_is_over_go_though_zookeeper_is_away(job, monkey
     monkeypatch.setattr(module, "Coordination", away)
     with pytest.raises(ServiceUnavailable, match="ZooKeeper is away"):
         job.clean()
+    assert not list(bucket.names())
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_what_a_slot_still_writes_goes_behind_the_removal_of_all_that_the_job_has_left(job, monkeypatch, over):
+    """It finds out with its next word."""
+    waited, bucket = [], objects.Bucket(job.config.endpoints, f"savepoints/{job.config.job}/")
+
+    def sleep(seconds):
+        waited.append(seconds)
+        bucket.put("late", b"")
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep))
+    at(job, 0).publish(nodes.WRITING[0], nodes.Writing("snapshot", 9, over=True))
+    at(job, 0).publish(nodes.WRITING[1], nodes.Writing("snapshot", 7, over))
+    job.stop()
+    job.clean()
+    assert waited == ([] if over else [2 * SAY_S])
     assert not list(bucket.names())
 
 
