@@ -100,6 +100,15 @@ def test_a_folder_goes_with_all_that_is_in_it(join):
     assert other.children(ACKS) == [] and other.read(STEPS) == 3
 
 
+def test_a_folder_with_a_whole_path_is_seen_from_below_another_root(join):
+    one, other = join(), join("/keyshift/{job}/1/stage")
+    assert one.children(Folder(f"/keyshift/{join.job}", {})) == ["0"]
+    other.begin()
+    other.publish(ACKS["a"], 1)
+    assert sorted(one.children(Folder(f"/keyshift/{join.job}", {}))) == ["0", "1"]
+    assert one.read_below(Folder(f"/keyshift/{join.job}/1/stage/{ACKS.path}", {"": Any})) == {"a": 1}
+
+
 def test_of_acknowledgements_the_first_counts_and_what_is_published_later_does_not_overtake_them(join):
     one, other = join(), join()
     one.acknowledge(ACKS["a"], "first")

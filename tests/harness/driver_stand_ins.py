@@ -59,6 +59,7 @@ HURRY: list[tuple[Any, str, float]] = [
     (live_journal, "KEEP_AGAIN_S", 0.1),
     (live_journal, "LONGEST_REST_S", 0.0),
     (questions, "CHECK_S", 0.02),
+    (job, "SAY_S", 0.1),
     (protocol_logs, "ANSWER_S", 0.2),
     (background, "LOOK_S", 0.01),
     (traffic, "LOOK_S", 0.01),

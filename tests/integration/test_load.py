@@ -288,7 +288,7 @@ def process(events: pd.DataFrame, assignment: Assignment) -> tuple[list[tuple[in
 
 
 def started(slot: int) -> SlotMarker:
-    return SlotMarker(slot, SlotStarted("counter", 1))
+    return SlotMarker(slot, SlotStarted("counter", 1, 1))
 
 
 def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, topic, tmp_path):

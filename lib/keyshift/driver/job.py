@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination, attempts
 from keyshift.wire.epoch import Epoch
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
+from keyshift.worker.slot.snapshots import SAY_S
 
 # Versions that a resume leaves out and revokes, at the least: of what its machine had in memory alone when that went
 # down, ZooKeeper may have confirmed so much that nobody knows of any more. A journal is a minute old at the most, and a
@@ -287,10 +289,16 @@ class Job:
         self._query.await_writers(config.deadline_s)  # what is still being written would come behind the removal
         for attempt in range(config.attempt + 1):
             shutil.rmtree(self._work / "checkpoints" / f"{config.job}-{attempt}", ignore_errors=True)
+        store = SavepointStore(config.endpoints, config.job)
         with contextlib.ExitStack() as stack:  # one service may be away
-            stack.callback(SavepointStore(config.endpoints, config.job).delete_all)
+            stack.callback(store.delete_all)
             participant = stack.enter_context(_at_root(dataclasses.replace(config, epoch=0)))
+            folders = [nodes.WRITING.below(nodes.of_stage(config.attempt, each.stage)) for each in config.chain()]
+            writing = [each for folder in folders for each in participant.read_below(folder).values() if not each.over]
             participant.withdraw(nodes.ALL)
+        if writing:  # in a process that finds out with its next word, and until then writes behind the removal
+            time.sleep(2 * SAY_S)
+            store.delete_all()
 
     def read_log(self) -> None:
         """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""

@@ -58,8 +58,8 @@ class Query:
         self._query = self._begin(config, checkpoint, self._batch_s, offsets)
         settled()
         self._started()
-        for stage in self._stages:
-            ready = SlotStarted(stage.name, config.attempt)
+        for stage, left in zip(self._stages, unfinished, strict=True):
+            ready = SlotStarted(stage.name, config.attempt, left.assignment.version)  # nobody leads before
             self._output.await_slots(range(stage.config.slots), ready, self.check, config.replica)
         for stage in self._stages:  # now: a step has a deadline
             stage.start()

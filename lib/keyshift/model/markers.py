@@ -5,13 +5,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from keyshift.model.ids import Version
+
 
 @dataclass(frozen=True, slots=True)
 class SlotStarted:
-    """A first row has come to a slot of ``stage`` in a batch of this ``attempt``."""
+    """A first row has come to a slot of ``stage`` in a batch of this ``attempt``, which it begins at this ``version``.
+    The number of an attempt that ZooKeeper has lost is given again, while Kafka has its markers; its version never is.
+    """
 
     stage: str
     attempt: int
+    version: Version
     kind: Literal["ready"] = "ready"
 
 

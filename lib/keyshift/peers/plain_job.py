@@ -107,7 +107,7 @@ def _slot(config: JobConfig, answering: Callable[[JobConfig, int], AnswerRow]) -
         assert context is not None
         number = context.partitionId()
         answer = answering(config, number)
-        said = SlotMarker(number, SlotStarted(config.stage, config.attempt))
+        said = SlotMarker(number, SlotStarted(config.stage, config.attempt, VERSION))
         ready = [frames.encode(frames.empty(results), frames.Facts(said=said))]
         for batch in batches:
             values, ready = ready, []
@@ -150,7 +150,7 @@ class PlainJob:
         config = self.config
         router, slot = _router(config), _slot(config, self.answering)
         self._query = start_query(self._spark, config, self._checkpoint, self._batch_s, router=router, slot=slot)
-        self._traffic.await_slots(range(config.slots), SlotStarted(config.stage, config.attempt), self.check)
+        self._traffic.await_slots(range(config.slots), SlotStarted(config.stage, config.attempt, VERSION), self.check)
 
     def check(self) -> None:
         """Raise ServiceUnavailable if it has ended."""

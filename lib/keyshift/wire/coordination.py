@@ -5,6 +5,7 @@ nodes are removed, leaves nothing behind.
 """
 
 import contextlib
+import posixpath
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -230,10 +231,10 @@ class Coordination(Session):
                 self._epoch.end(self._client)
 
 
-def attempts(job: Coordination) -> list[int]:
-    """The attempts of which there is anything; ``job``: a participant at the root of the job."""
-    return [int(name) for name in job.children(ALL) if name.isdigit()]
+def attempts(participant: Coordination, job: Folder[Any] = ALL) -> list[int]:
+    """The attempts of which there is anything. ``job``: its folder, as the ``participant`` sees it."""
+    return [int(name) for name in participant.children(job) if name.isdigit()]
 
 
 def _at(root: str, node: Node[Any] | Folder[Any]) -> str:
-    return f"{root}/{node.path}".rstrip("/")
+    return posixpath.join(root, node.path).rstrip("/")

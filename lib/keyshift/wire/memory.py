@@ -5,6 +5,7 @@ done and without a lock. What a participant encodes, another one decodes, as wit
 """
 
 import contextlib
+import posixpath
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -314,4 +315,4 @@ class MemoryCoordination(MemorySession):
                 del self.memory.epochs[self._epoch.job]
 
     def _at(self, node: Node[Any] | Folder[Any]) -> str:
-        return f"{self.root}/{node.path}".rstrip("/")
+        return posixpath.join(self.root, node.path).rstrip("/")

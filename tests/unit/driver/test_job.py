@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -22,6 +23,7 @@ from keyshift.driver.stage import history_of
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import NO_VERSION, Assignment, Mode, Move, SlotId, Step, UnitId, Versions
+from keyshift.model.markers import SlotStarted
 from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.ordering import ChannelPlace, Position
 from keyshift.protocol.coordinator import PublishAssignment
@@ -32,6 +34,7 @@ from keyshift.wire import nodes
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
+from keyshift.worker.slot.snapshots import SAY_S
 from memory_bucket import MemoryBucket
 
 START = Assignment.contiguous(4, 2)
@@ -44,11 +47,12 @@ class Output:
     """Every slot says at once what it is asked to say; all calls are kept."""
 
     def __init__(self):
-        self.received, self.calls, self.gone = 0, [], False
+        self.received, self.calls, self.awaited, self.gone = 0, [], [], False
 
     def await_slots(self, slots, said, check, replica):
         check()
         self.calls.append((said.kind, sorted(slots)))
+        self.awaited.append(said)
 
     def revoke(self, versions):
         self.calls.append(("revoke", versions))
@@ -279,6 +283,24 @@ def test_snapshots_of_a_job_that_is_over_go_though_zookeeper_is_away(job, monkey
     monkeypatch.setattr(module, "Coordination", away)
     with pytest.raises(ServiceUnavailable, match="ZooKeeper is away"):
         job.clean()
+    assert not list(bucket.names())
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_what_a_slot_still_writes_goes_behind_the_removal_of_all_that_the_job_has_left(job, monkeypatch, over):
+    """It finds out with its next word."""
+    waited, bucket = [], objects.Bucket(job.config.endpoints, f"savepoints/{job.config.job}/")
+
+    def sleep(seconds):
+        waited.append(seconds)
+        bucket.put("late", b"")
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep))
+    at(job, 0).publish(nodes.WRITING[0], nodes.Writing("snapshot", 9, over=True))
+    at(job, 0).publish(nodes.WRITING[1], nodes.Writing("snapshot", 7, over))
+    job.stop()
+    job.clean()
+    assert waited == ([] if over else [2 * SAY_S])
     assert not list(bucket.names())
 
 
@@ -885,7 +907,10 @@ def test_a_resume_of_which_nothing_is_left_is_not_repeated_under_its_versions(jo
     other = resumed(job, past)
     assert other.config.attempt == lost.config.attempt, "nobody knows of it"
     (used,) = lost.stage("counter").history.begins[1:]
-    assert used in other.revoked and other.stage("counter").assignment.version > used
+    begins = other.stage("counter").assignment.version
+    assert used in other.revoked and begins > used
+    *_, before, ready = job.output.awaited
+    assert before != ready == SlotStarted("counter", other.config.attempt, begins), "Kafka still has the other one"
 
 
 def test_nobody_goes_on_with_a_job_that_has_ended(job):

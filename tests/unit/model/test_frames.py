@@ -10,7 +10,7 @@ from keyshift.model.markers import SlotMarker, SlotStarted, StateWritten
 
 SCHEMA = pa.schema(frames.EVENT_FIELDS)
 INT64 = st.integers(-(2**63), 2**63 - 1)
-MARKERS = st.builds(SlotStarted, st.text(), INT64) | st.builds(StateWritten, st.text(), st.text())
+MARKERS = st.builds(SlotStarted, st.text(), INT64, INT64) | st.builds(StateWritten, st.text(), st.text())
 FACTS = st.builds(Facts, INT64, INT64, st.none() | st.builds(SlotMarker, INT64, MARKERS))
 
 

@@ -133,7 +133,7 @@ def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic, collector)
     assert traffic.slots_that_said(StateWritten("counter", "one")) == {0, 1}
     assert (
         traffic.slots_that_said(StateWritten("other", "one"))
-        == traffic.slots_that_said(SlotStarted("counter", 0))
+        == traffic.slots_that_said(SlotStarted("counter", 0, 1))
         == set()
     )
 
@@ -144,10 +144,10 @@ def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traf
             room = room_of(traffic)
         for slot in (0, 1):
             says(collector, slot, StateWritten("counter", f"s{number}"))
-    says(collector, 0, SlotStarted("counter", 3))
+    says(collector, 0, SlotStarted("counter", 3, 1))
     assert traffic.slots_that_said(StateWritten("counter", "s999")) == {0, 1}
     assert traffic.slots_that_said(StateWritten("counter", "s1")) == set()
-    assert traffic.slots_that_said(SlotStarted("counter", 3)) == {0}
+    assert traffic.slots_that_said(SlotStarted("counter", 3, 1)) == {0}
     assert room_of(traffic) < room + 10_000, "bytes: each marker takes about a hundred"
 
 
@@ -184,10 +184,10 @@ def test_a_run_whose_events_kafka_has_removed_is_not_judged_by_those_that_are_le
 
 
 def test_what_slots_of_one_replica_say_is_not_said_by_those_of_another(traffic, collector):
-    says(collector, 0, SlotStarted("counter", 0), replica=1)
-    assert traffic.slots_that_said(SlotStarted("counter", 0)) == set()
-    assert traffic.slots_that_said(SlotStarted("counter", 0), replica=1) == {0}
-    traffic.await_slots({0}, SlotStarted("counter", 0), nothing, replica=1)
+    says(collector, 0, SlotStarted("counter", 0, 1), replica=1)
+    assert traffic.slots_that_said(SlotStarted("counter", 0, 1)) == set()
+    assert traffic.slots_that_said(SlotStarted("counter", 0, 1), replica=1) == {0}
+    traffic.await_slots({0}, SlotStarted("counter", 0, 1), nothing, replica=1)
 
 
 def test_it_is_known_that_replicas_differ(traffic, collector):
@@ -222,7 +222,7 @@ def test_all_topics_are_waited_for_at_once_until_they_are_silent_those_of_replic
 
 
 def test_slots_that_say_nothing_or_something_else_are_named(traffic, collector):
-    says(collector, 0, SlotStarted("counter", 0))
+    says(collector, 0, SlotStarted("counter", 0, 1))
     says(collector, 1, StateWritten("counter", "other"))
     says(collector, 2, StateWritten("counter", "one"))
     with pytest.raises(ServiceUnavailable, match=r"slots \[0, 1\] did not say 'sealed' within 0.3 s"):
@@ -252,7 +252,7 @@ def test_results_of_other_replicas_are_no_reason_to_wait_for_one_any_longer(traf
         collector.say(second(len(calls), 1))
 
     with pytest.raises(ServiceUnavailable, match=r"slots \[0\] of replica 1 did not say 'ready' within 0.3 s"):
-        traffic.await_slots({0}, SlotStarted("counter", 0), check, replica=1)
+        traffic.await_slots({0}, SlotStarted("counter", 0, 1), check, replica=1)
 
 
 def test_nobody_waits_for_generators_whose_job_is_not_wanted_any_more(traffic, monkeypatch):
@@ -272,10 +272,10 @@ def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died_or_n
         raise QueryDied("gone")
 
     with pytest.raises(QueryDied):
-        traffic.await_slots({0}, SlotStarted("counter", 0), died)
+        traffic.await_slots({0}, SlotStarted("counter", 0, 1), died)
     collector.dead = ServiceUnavailable("the collector process died")
     with pytest.raises(ServiceUnavailable, match="collector"):
-        traffic.await_slots({0}, SlotStarted("counter", 0), nothing)
+        traffic.await_slots({0}, SlotStarted("counter", 0, 1), nothing)
     collector.dead, traffic.require_wanted = None, died
     with pytest.raises(QueryDied):
-        traffic.await_slots({0}, SlotStarted("counter", 0), nothing)
+        traffic.await_slots({0}, SlotStarted("counter", 0, 1), nothing)

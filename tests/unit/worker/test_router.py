@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT, ENDED_LOGS, LOG, RouterSaved, logs, saved
 from keyshift.wire.spark_rows import PRIMER, received
 from keyshift.wire.spark_rows import answered as batch_of
+from keyshift.worker import attempt as worker_attempt
 from keyshift.worker import router as routing
 from keyshift.worker import tasks
 from keyshift.worker import used as used_module
@@ -220,10 +222,31 @@ def test_a_router_that_would_not_hear_of_a_switch_ends(said):
 def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch):
     """Slots may be waiting for its end: another router has ended without switching, and says nothing any more."""
     clock, full = Clock(), SimpleNamespace(full=True, hand_over=lambda: None, close=lambda: None)
-    full.frame, full.resume = lambda *_: [], lambda: [(0, b"kept")]
+    full.frame, full.resume, full.look = lambda *_: [], lambda: [(0, b"kept")], Mock()
     monkeypatch.setattr(tasks, "time", clock)
     monkeypatch.setattr(tasks, "make_router", lambda config: full)
     rows = pa.RecordBatch.from_pydict({"partition": [0], "offset": [0], "value": [b"frame"]})
     answered = list(tasks.router(CONFIG, batch_s=3.0)(iter([rows, rows])))
     assert clock.now == pytest.approx(3.0, abs=tasks.STALL_S)
     assert len(answered) == 1, "what was kept goes out at the end"
+
+
+def test_a_router_that_has_no_room_ends_with_its_attempt(said, driver, monkeypatch):
+    """A batch of a live job may take hours, and Spark tells it nothing."""
+    monkeypatch.setattr(worker_attempt, "LOOK_S", 0.01)
+    monkeypatch.setattr(RouterTask, "full", True)
+    looks, children = [], MemoryCoordination.children
+    root = MemoryCoordination(driver.memory, nodes.of_job(CONFIG.job))
+
+    def ends_at_the_third_look(session, folder):
+        looks.append(folder)
+        if len(looks) == 3:
+            root.withdraw(nodes.ALL)
+        return children(session, folder)
+
+    monkeypatch.setattr(MemoryCoordination, "children", ends_at_the_third_look)
+    value = frames.encode(frames.empty(EVENTS), frames.Facts(BEGIN_US))
+    rows = pa.RecordBatch.from_pydict({"partition": [0], "offset": [0], "value": [value]})
+    with pytest.raises(ServiceUnavailable, match="attempt 0 of job job is over"):
+        list(tasks.router(CONFIG, batch_s=60.0)(iter([rows])))
+    assert len(looks) == 3

@@ -16,6 +16,7 @@ from keyshift.runtime.row import BARRIER, SAVEPOINT
 from keyshift.wire import nodes
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.spark_rows import answered, received
+from keyshift.worker import attempt as worker_attempt
 from keyshift.worker import router as routing
 from keyshift.worker.turn_router import make_router
 
@@ -70,6 +71,27 @@ def test_a_frame_waits_until_it_is_known_whether_what_comes_before_it_holds(driv
     appoint(driver, 6, holds=True)
     waiting.join(60)
     assert said == [[(BARRIER, 2)]]
+
+
+def test_a_frame_does_not_wait_for_what_nobody_decides_any_more(driver, monkeypatch):
+    """The query is over, and with it who would decide: the process would stay until Spark ends."""
+    monkeypatch.setattr(worker_attempt, "LOOK_S", 0.01)
+    task, ends = make_router(CONFIG), []
+
+    def wait():
+        with pytest.raises(ServiceUnavailable, match="attempt 0 of job job is over"):
+            say(task, 1, 6)
+        ends.append(True)
+
+    say(task, 0, 5)
+    appoint(driver, 6)
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    MemoryCoordination(driver.memory, nodes.of_job(CONFIG.job)).withdraw(nodes.ALL)
+    waiting.join(60)
+    assert ends
 
 
 def test_between_two_batches_a_router_confirms_nothing_and_what_it_has_left_says_how_far_it_came(driver):

@@ -20,6 +20,7 @@ from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination, attempts
 from keyshift.wire.nodes import Location
+from keyshift.worker.attempt import over
 from keyshift.worker.flight.messages import CopiesDropped, CopyPart, KeysDropped, Message, OfStep, Shipment, Taken
 from keyshift.worker.flight.server import StateServer
 from keyshift.worker.used import POD_ADDRESS
@@ -290,10 +291,5 @@ def await_takers(within_s: float) -> bool:
     if not taken():
         (_, attempt), at_root = hosts[0].key, hosts[0].at_root  # all are of one job
         with contextlib.suppress(ServiceUnavailable), contextlib.closing(at_root()) as job:  # else nobody can go on
-            wait_until(lambda: taken() or _over(attempt, attempts(job)), within_s, LOOK_S)
+            wait_until(lambda: taken() or over(attempt, attempts(job)), within_s, LOOK_S)
     return taken()
-
-
-def _over(attempt: int, there: Sequence[int]) -> bool:
-    """Whether nothing is left of this attempt of a job, or a later one has begun. ``there``: attempts of the job."""
-    return attempt not in there or attempt < max(there)

@@ -19,6 +19,7 @@ from keyshift.model.errors import MigrationFailed
 from keyshift.model.markers import SlotStarted
 from keyshift.runtime.row import Row
 from keyshift.wire import nodes, protocol_logs
+from keyshift.worker.attempt import AttemptLook
 from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.order.following import Following
 from keyshift.worker.output import SlotOutput
@@ -48,6 +49,7 @@ class SlotTask:
     arrivals: Arrivals
     answers: SlotAnswers
     output: SlotOutput
+    look: AttemptLook
     following: Following | None = None  # of a leader, if there are some
     works: Sequence[Chore] = ()
     deadline: float = field(default=0.0, init=False)  # by the monotonic clock, once the input has ended
@@ -65,11 +67,12 @@ class SlotTask:
     def start(self) -> None:
         """Listen, say where this slot is, and begin with what is done in the background."""
         shared, config = self.shared, self.shared.config
+        started = SlotStarted(config.stage, config.attempt, shared.core.machine.version)
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         shared.host.tenants[self.slot] = self
         shared.coordination.watch(nodes.STEPS, self._steps_published)
         shared.coordination.register(nodes.ADDRESSES[self.slot], shared.host.server.address)
-        self.shared.markers.say(SlotStarted(config.stage, config.attempt))
+        self.shared.markers.say(started)
         self.shared.background.start(self.answers.listen, self._go_on, *self.works)
 
     def seal(self) -> None:
@@ -156,8 +159,12 @@ class SlotTask:
         return settled
 
     def wait(self) -> list[pa.RecordBatch]:
-        """Wait a little for background work, without a new row; drain, and give what is to be emitted."""
+        """Wait a little for background work, without a new row; drain, and give what is to be emitted.
+
+        Raises ServiceUnavailable if the attempt is over.
+        """
         time.sleep(0.002)
+        self.look.require()
         late = bool(self.deadline) and time.monotonic() > self.deadline and not self._others_read()
         with self.effects.turn() as core:
             self._raise_trouble()
@@ -192,7 +199,10 @@ class SlotTask:
     def _emit(self) -> list[pa.RecordBatch]:
         results, now = self.shared.core.take_results(), now_us()
         self.measures.answered((each for each in results if isinstance(each, pa.RecordBatch)), now)
-        return self.output.give(results, self.shared.markers.take(), now)
+        given = self.output.give(results, self.shared.markers.take(), now)
+        if given:
+            self.look.put_off()
+        return given
 
     def _raise_trouble(self) -> None:
         self.shared.background.check()

@@ -17,6 +17,7 @@ from small_slots import BEGIN_US
 from keyshift.clock import now_us
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, Version
+from keyshift.model.markers import SlotStarted
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime import computation
 from keyshift.state.memory import MemoryStore
@@ -26,6 +27,7 @@ from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
 from keyshift.wire.memory import MemoryCoordination
 from keyshift.wire.savepoint import SavepointManifest
+from keyshift.worker import attempt as worker_attempt
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import OfStep, Opened, Shipment, Taken, Wanted
 from keyshift.worker.slot import answers, intake, opening
@@ -64,6 +66,20 @@ def test_no_thread_of_a_slot_stays_whose_batch_ends_while_it_waits_for_its_turn(
     task.shared.waits.set()  # as somebody who leaves work behind
     assert ended.wait(DEADLINE_S)
     until(lambda: not [each for each in threading.enumerate() if each.name == "keyshift-slot-0" and each not in before])
+
+
+def test_a_slot_says_in_each_batch_at_which_version_it_begins(make, following):
+    def said(task):
+        return [facts.said.marker for _, facts in job.frames(task.wait()) if facts.said]
+
+    job = make()
+    first, other = job.settled(), job.settled(slot=1)
+    assert said(first) == said(other) == [SlotStarted("counter", 0, 1)]
+    job.publish(2, STEP)
+    for task in (first, other):
+        job.barrier(task, 2)
+    job.end(first)
+    assert said(job.settled(following(job, first.shared.host))) == [SlotStarted("counter", 0, 2)]
 
 
 # -- state -------------------------------------------------------------------------------------------------------------
@@ -161,13 +177,45 @@ def test_it_does_not_stay_when_the_attempt_is_over(ending, later):
     staying.start()
     staying.join(0.1)
     assert staying.is_alive()
+    end_attempt(job, later)
+    staying.join(DEADLINE_S)
+    assert not staying.is_alive() and first.left
+
+
+def end_attempt(job, later):
     root = nodes.of_job(job.config.job)
     if later:
         MemoryCoordination(job.memory, f"{root}/{job.config.attempt + 1}").begin()
     else:
         MemoryCoordination(job.memory, root).withdraw(nodes.ALL)
-    staying.join(DEADLINE_S)
-    assert not staying.is_alive() and first.left
+
+
+@pytest.mark.parametrize("later", [True, False], ids=["a later attempt has begun", "all of it is removed"])
+def test_a_slot_that_waits_for_state_ends_with_its_attempt(make, monkeypatch, later):
+    """Its source is dead, and Spark has closed a socket that nobody reads or writes. Its process would stay, too."""
+    monkeypatch.setattr(worker_attempt, "LOOK_S", 0.01)
+    job = make(queue_bytes=1)
+    task = job.begun()
+    job.publish(2, Step((Move(2, 1, 0),)))
+    job.barrier(task, 2)
+    job.data(task, job.keys_of(2), 2)
+    for _ in range(50):
+        assert task.stalled() and task.wait() == []
+    end_attempt(job, later)
+    with pytest.raises(ServiceUnavailable, match="attempt 0 of job job is over"):
+        until(lambda: False, task.wait)
+
+
+def test_a_slot_that_gives_results_does_not_ask_whether_its_attempt_is_over(make, monkeypatch):
+    """Spark would have told it, and ZooKeeper may be away."""
+    monkeypatch.setattr(worker_attempt, "time", clock := Clock())
+    job = make(**ONE_SLOT)
+    task = job.begun()
+    monkeypatch.setattr(task.shared.coordination, "children", lambda folder: pytest.fail(f"it asks for {folder}"))
+    for _ in range(10):
+        clock.pass_by(0.9 * worker_attempt.LOOK_S)
+        assert job.data(task, KEYS)
+        task.wait()
 
 
 def test_it_hears_that_its_state_has_come_though_the_next_batch_ends_at_that_moment(ending, monkeypatch):
