@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from keyshift.checks.replicas import H_US, Input, Replica, by_key, events_of, hear, is_capture, run_together
 from keyshift.model.errors import ProtocolViolation, require
+from keyshift.model.keys import Version
 from keyshift.ordering import OrderProtocol, Position, Record
 from keyshift.runtime.row import BARRIER, CAPTURE, DATA, TICK, Row
 from keyshift.runtime.turn import Turn
@@ -112,7 +113,7 @@ def _check_missing_rows(protocol: OrderProtocol, given: Input) -> None:
     if channel is None:
         return
     setting = given.setting()
-    machine = protocol.open(setting, Position.begin(setting, 1))
+    machine = protocol.open(setting, Position.begin(setting, Version(1)))
     missing = channel[1].offset
     try:
         machine.arrived(row for row in channel if row.offset != missing)

@@ -173,7 +173,7 @@ class Replica:
     ) -> None:
         self.protocol, self.rows, self.rng, self.saves, self.noise = protocol, rows, rng, saves, noise
         self.setting = given.setting()
-        self.machine = protocol.open(self.setting, Position.begin(self.setting, 1))
+        self.machine = protocol.open(self.setting, Position.begin(self.setting, Version(1)))
         self.turns: list[Turn] = []
         self.captured: Position | None = None  # where it stood at its last capture
         self.markers_sent = self.markers_passed = 0

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Generic, NamedTuple, TypeVar
 
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, SlotId
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.router import Events, Routed
 from keyshift.runtime.slot import Cut, Mark, Moved
@@ -29,7 +29,7 @@ class Sender(NamedTuple):
     microseconds.
     """
 
-    slot: int
+    slot: SlotId
     turn: int = 0
     watermark: int = 0
 

@@ -48,10 +48,10 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
         """Whether a turn of rows may be delivered. Control may at any time."""
         return self.machine.all_here
 
-    def begin(self, versions: Sequence[int]) -> None:
+    def begin(self, versions: Sequence[Version]) -> None:
         """Begin with each router's version in the position of the order machine, which keeps a new batch's barriers."""
         for router, version in enumerate(versions):
-            self._follow(self.machine.barrier(router, Version(version)))
+            self._follow(self.machine.barrier(router, version))
 
     def deliver(self, turn: Turn) -> None:
         """Work on the rows of ``turn``, or on its control. Raises ProtocolViolation if there are rows, and state that

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from keyshift.model import frames, messages
-from keyshift.model.keys import NO_VERSION
+from keyshift.model.keys import NO_VERSION, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
@@ -34,12 +34,12 @@ class SlotOutput:
         """What goes out at the end of the batch, when nothing more comes."""
         return []
 
-    def promise(self, results: Results) -> int:
+    def promise(self, results: Results) -> Version:
         """Give, as a unit leaves, the newest version under which results of it go on from here. Under the slot's lock.
 
         ``results``: that were not given yet.
         """
-        return 0
+        return NO_VERSION
 
     @property
     def full(self) -> bool:
@@ -108,7 +108,7 @@ class NextStage(Routing, SlotOutput):
     def __init__(self, config: JobConfig, slot: int) -> None:
         self._armed: dict[str, PublishAssignment] = {}  # by snapshot: assignments that count from its cut
         self._given_up = ""  # the snapshot whose cut was passed before anybody here had heard of it
-        self._promised = 0  # no result of a unit that has left goes on under a later version; 0: of none has to
+        self._promised = NO_VERSION  # no result of a unit that has left goes on under a later one; 0: of none has to
         self._later: PublishAssignment | None = None  # an assignment that comes behind what was promised
         super().__init__(config)
         self._slot, self._slots, self._hop_us = slot, config.slots, config.hop_us
@@ -130,10 +130,10 @@ class NextStage(Routing, SlotOutput):
             else:
                 self._announce(told)
 
-    def promise(self, results: Results) -> int:  # noqa: D102
+    def promise(self, results: Results) -> Version:  # noqa: D102
         with self._lock:
             wanted = (each.routed for each in (*self._pending, *results) if isinstance(each, Moved))
-            self._promised = max(self._core.machine.newest, self._promised, *wanted, 0)
+            self._promised = max(self._core.machine.newest, self._promised, *wanted)
             return self._promised
 
     def give(self, results: Results, markers: Sequence[SlotMarker], now_us: int) -> list[pa.RecordBatch]:  # noqa: D102
@@ -177,7 +177,7 @@ class NextStage(Routing, SlotOutput):
     def _keep_no_promise(self) -> None:
         """Keep no promise any more: all results of units that have left are on their way."""
         with self._lock:
-            self._promised, later, self._later = 0, self._later, None
+            self._promised, later, self._later = NO_VERSION, self._later, None
             if later is not None:
                 self._announce(later)
 
