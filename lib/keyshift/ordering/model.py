@@ -8,7 +8,7 @@ from keyshift.model.ids import Version
 from keyshift.runtime.row import BARRIER, CAPTURE, DATA, MOVED, SAVEPOINT, SNAPSHOT, TICK, Row
 
 # Delivered between two turns, from all channels at once. A capture changes no turn: another replica may have none.
-CONTROL = frozenset((BARRIER, SAVEPOINT, SNAPSHOT, CAPTURE))
+ANY_BARRIER = frozenset((BARRIER, SAVEPOINT, SNAPSHOT, CAPTURE))
 
 # The place of a row among those of the same frame, or of the same turn of its sender. What was said of units that moved
 # since the turn before comes first; barriers stand behind the mark, as their epochs come, whatever their places. There

@@ -73,7 +73,7 @@ class Moved:
     routed: Version = NO_VERSION
 
 
-Mark = Cut | Moved
+Divider = Cut | Moved
 CoreEffect = (
     Leave
     | Captured
@@ -114,7 +114,7 @@ class SlotCore(Generic[Events, Result]):
         self.savepoint = savepoint
         self.modes: dict[Version, Mode] = {}  # of the steps that were published
         self.queue_peak_bytes = 0
-        self.results: list[Result | Mark] = []  # that were not given out yet
+        self.results: list[Result | Divider] = []  # that were not given out yet
         self._effects: list[CoreEffect] = []
         self.operator, self._queue_bytes, self._slices = operator, queue_bytes, slices
         self._told: set[int] = set()  # routers that have said in this batch how far time has come
@@ -129,7 +129,7 @@ class SlotCore(Generic[Events, Result]):
 
     # -- what comes out -----------------------------------------------------------------------------------------------
 
-    def take_results(self) -> list[Result | Mark]:
+    def take_results(self) -> list[Result | Divider]:
         """Give the results since the last call, in their order."""
         results, self.results = self.results, []
         return results
