@@ -68,13 +68,13 @@ class Swallows(LiveRobin):
 
 
 class StandsStill(LiveRobin):
-    """Delivers nothing once control came."""
+    """Delivers nothing once barriers came."""
 
     stands = False
 
     def take(self, ready):
         turn = None if self.stands else super().take(ready)
-        self.stands = self.stands or bool(turn and turn.control)
+        self.stands = self.stands or bool(turn and turn.barriers)
         return turn
 
 
@@ -93,7 +93,7 @@ class Eager(LiveRobin):
 
 
 class WantsRowsBetweenBarriers(LiveRobin):
-    """Control comes only where each channel has gone on since the control before."""
+    """Barriers come only where each channel has gone on since those before."""
 
     before = ()
 
@@ -102,7 +102,7 @@ class WantsRowsBetweenBarriers(LiveRobin):
         if all(channel.stands for channel in self.channels) and any(map(int.__eq__, self.before, here)):
             return None
         turn = super().take(ready)
-        if turn and turn.control:
+        if turn and turn.barriers:
             self.before = here
         return turn
 
@@ -127,7 +127,7 @@ class CountsCaptures(LiveRobin):
 
     def take(self, ready):
         turn = super().take(ready)
-        self.chain += bool(turn and turn.control) and turn.control[0].kind == CAPTURE
+        self.chain += bool(turn and turn.barriers) and turn.barriers[0].kind == CAPTURE
         return turn
 
 
@@ -173,9 +173,9 @@ def of(machine: type[Ordering], **changes) -> OrderProtocol:
         (of(TurnsAround), "events are delivered in another order than they came"),
         (of(Swallows), "0 of [0-9]+ rows passed by that are not for the core"),
         (of(StandsStill), "events are lost|not each barrier is delivered once|bytes wait"),
-        (of(NeverEnds), "a turn has neither rows nor control"),
+        (of(NeverEnds), "a turn has neither rows nor barriers"),
         (of(Eager), "turn [0-9]+ has rows, and the slot was not ready for any"),
-        (of(BlocksInFrontOfItsBarrier), "control waits behind turn [0-9]+ until the slot is ready for rows"),
+        (of(BlocksInFrontOfItsBarrier), "barriers wait behind turn [0-9]+ until the slot is ready for rows"),
         (of(WantsRowsBetweenBarriers), "events are lost|not each barrier is delivered once|bytes wait"),
         (of(GoesBack), "the clock of turn [0-9]+ falls from"),
         (of(DependsOnTheOwner), "order of a key's events depends on the slot that owns it|differs between replicas"),

@@ -17,7 +17,7 @@ from one_run import Outcome
 from places import DriverDied, at
 from promises import MANIFEST, Input, Promise, broken, promised
 
-from keyshift.driver.snapshotter import MARK
+from keyshift.driver.snapshotter import SNAPSHOT_PREFIX
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import KeyshiftError
 from keyshift.results.manifest import Manifest, validate
@@ -70,7 +70,7 @@ class Judge(Watcher):
         if self._world.lost:  # it has to go back
             return
         newest = max((snapshot["name"] for snapshot in journal["past"]["snapshots"]), default="")
-        if (restore or MARK).startswith(MARK) and (restore or "") < newest:
+        if (restore or SNAPSHOT_PREFIX).startswith(SNAPSHOT_PREFIX) and (restore or "") < newest:
             self.problem("went back", f"an attempt begins from {restore}, and the journal has {newest}")
 
     def claimed(self, driver: Driver) -> None:
@@ -110,7 +110,7 @@ class Judge(Watcher):
             of_begun = begun and what.startswith(f"savepoints/{journal['run_id']}/{begun['name']}/")
             if of_begun or (promise and what in promise.needed()):
                 self.problem("deleted", f"{who} deletes {what}, which the journal names")
-            self.seen["savepoints removed"] += MARK not in what
+            self.seen["savepoints removed"] += SNAPSHOT_PREFIX not in what
 
     def input_lost(self, ends: dict[str, list[int]]) -> None:
         """What has read more than there is now is promised no more."""

@@ -24,7 +24,7 @@ import pandas as pd
 import pyarrow as pa
 from minio.error import MinioException
 
-from keyshift.driver.snapshotter import MARK
+from keyshift.driver.snapshotter import SNAPSHOT_PREFIX
 from keyshift.model import frames
 from keyshift.model.markers import SlotMarker
 from keyshift.traffic.topics import positions
@@ -88,7 +88,7 @@ class Bucket(MemoryBucket):
         self._rng, self._slow_s, self._fails = random.Random(f"bucket {seed}"), slow_s, fails
 
     def put_object(self, bucket: str, name: str, data: io.BytesIO, length: int, part_size: int) -> None:
-        if MARK in name:
+        if SNAPSHOT_PREFIX in name:
             time.sleep(self._rng.random() ** 3 * self._slow_s)  # seldom long
             if self._rng.random() < self._fails:
                 raise MinioException(f"{name}: there is no room")

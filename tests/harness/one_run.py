@@ -35,7 +35,7 @@ from keyshift import objects
 from keyshift.driver import attempt, job
 from keyshift.driver import stage as led_stage
 from keyshift.driver.job import Job
-from keyshift.driver.snapshotter import MARK
+from keyshift.driver.snapshotter import SNAPSHOT_PREFIX
 from keyshift.driver.stage import LedStage
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
@@ -249,7 +249,7 @@ class Run:
         self.outcome.log = self.job.log
         self.seen.update({"batches": self.engine.batches, "moved process": self.engine.moved})
         self.seen["processes left"] += len(self.engine.left)
-        restored = (self.job.config.restore or "").startswith(MARK)
+        restored = (self.job.config.restore or "").startswith(SNAPSHOT_PREFIX)
         self.seen.update({"snapshots": len(self.job.snapshots.newest), "began from a snapshot": restored})
         self.seen.update({"leaders died": self._fate.deaths, "queries died": len(self.job.revoked) > 0})
 

@@ -362,7 +362,7 @@ def works_on_what_is_ordered_when_its_batch_is_over(original, intake):
     return over
 
 
-@mutant(Ordering, "owes_control", STUCK, SHORT_BATCHES, ordering="kazoo", kind="push", strategy="fluid", slots=4)
+@mutant(Ordering, "owes_barriers", STUCK, SHORT_BATCHES, ordering="kazoo", kind="push", strategy="fluid", slots=4)
 def ends_its_batch_in_front_of_barriers_that_others_have_passed(original, order):
     return False
 

@@ -336,7 +336,7 @@ def _recorded(replicas: list[Replica]) -> Iterator[None]:
         replica, place = replicas[number], (stage, core.machine.slot)
         if turn.rows:
             replica.turns[place].append((turn.number, turn.chain))
-        elif turn.control[0].kind == SAVEPOINT:
+        elif turn.barriers[0].kind == SAVEPOINT:
             replica.stopped[place] = turn.number
         original(core, turn)
 

@@ -9,7 +9,7 @@ from keyshift.ordering.captures import Captures
 from keyshift.ordering.channels import Channel
 from keyshift.ordering.kazoo import Kazoo
 from keyshift.ordering.live_robin import LiveRobin
-from keyshift.ordering.model import CONTROL
+from keyshift.ordering.model import ANY_BARRIER
 from keyshift.ordering.time_merge import TimeMerge
 from keyshift.runtime.row import DATA, TICK, Row
 from keyshift.runtime.turn_sender import TurnSender
@@ -121,7 +121,7 @@ class TakesEveryTickForAMark(Channel):
 
 class TakesWhatComesTwice(Channel):
     def come(self, row: Row) -> Any:
-        if row.kind not in CONTROL:
+        if row.kind not in ANY_BARRIER:
             self._came = min(self._came, row.offset * 8 - 1)
         return super().come(row)
 
@@ -130,7 +130,7 @@ class TakesTheBarrierOfABatchForAnother(Channel):
     """Each batch begins with one."""
 
     def come(self, row: Row) -> Any:
-        if row.kind in CONTROL and row.version == self._came_version:
+        if row.kind in ANY_BARRIER and row.version == self._came_version:
             row = row._replace(version=row.version + 1)
         return super().come(row)
 
@@ -224,7 +224,7 @@ class JoinsWhatIsLeftBehindABarrier(Kazoo):
 
     def take(self, ready: bool) -> Any:
         turn = super().take(ready)
-        while turn and turn.control and ready and (more := super().take(ready)) and not more.control:
+        while turn and turn.barriers and ready and (more := super().take(ready)) and not more.barriers:
             turn = more
         return turn
 
@@ -304,8 +304,8 @@ for _protocol, _what, _mutant, _check in [
     ("live_robin", "ordering", BeginsWithTheChannelThatCameFirst, "order"),
     ("live_robin", "ordering", AlwaysBeginsWithTheFirstOfTheBatch, "order"),
     ("live_robin", "ordering", MeetsTheTimeOfItsOwnRows, "time"),
-    ("live_robin", "ordering", DeliversBehindOneBarrierAlone, "control"),
-    ("live_robin", "ordering", BlocksInFrontOfItsBarrier, "control"),
+    ("live_robin", "ordering", DeliversBehindOneBarrierAlone, "barriers"),
+    ("live_robin", "ordering", BlocksInFrontOfItsBarrier, "barriers"),
     ("live_robin", "ordering", ForgetsItsTurn, "order"),
     ("live_robin", "ordering", ForgetsTheChain, "order"),
     ("time_merge", "ordering", DoesNotSort, "sorted"),

@@ -139,7 +139,7 @@ class Slot:
         while (turn := self.machine.take(self.ready)) is not None:
             self.deliver(turn)
         if not self.ready and self.world.leaderless and all(channel.stands for channel in self.machine.channels):
-            self.world.problem("control", f"slot {self.place} has all barriers, and keeps them")
+            self.world.problem("barriers", f"slot {self.place} has all barriers, and keeps them")
         self.machine.propose(self.world.now_us)
         for effect in self.machine.take_effects():
             match effect:
@@ -156,8 +156,8 @@ class Slot:
     def deliver(self, turn: Turn) -> None:
         self.world.check_turn(self, turn)
         self.turn = turn.number
-        if turn.control:
-            kind, _, self.version, *_, payload, _ = turn.control[0]
+        if turn.barriers:
+            kind, _, self.version, *_, payload, _ = turn.barriers[0]
             if kind == CAPTURE:
                 self.send_on(Cut(bytes(payload).decode(), True))
                 self.replica.captured(self, bytes(payload))
@@ -181,7 +181,7 @@ class Slot:
         """All rows of the batch are here: gives whether the slot has done with them what has to be done in it."""
         if not self.over:
             self.pump()
-            owes = self.machine.owes_control and not self.world.ends_at_a_barrier
+            owes = self.machine.owes_barriers and not self.world.ends_at_a_barrier
             self.over = self.ready and not owes
             if self.over:
                 self.leads = False
@@ -681,7 +681,7 @@ class Simulation(VirtualTime):
     # -- the checks ---------------------------------------------------------------------------------------------------
 
     def check_turn(self, slot: Slot, turn: Turn) -> None:
-        at = turn.number, turn.control[0].kind if turn.control else 0  # there are no two of a kind
+        at = turn.number, turn.barriers[0].kind if turn.barriers else 0  # there are no two of a kind
         alone = at[1] == CAPTURE  # nothing to compare with
         first = turn if alone else self.turns[slot.place].setdefault(at, turn)
         if first != turn:
@@ -690,12 +690,12 @@ class Simulation(VirtualTime):
             sent = self.turns[slot.stage - 1, row.router][row.offset, 0]
             if (row.watermark, row.chain) != (sent.reached, sent.chain):
                 self.problem("vouch", f"slot {slot.place} has {row} of {sent}")
-        if turn.number != slot.turn + (not turn.control):
+        if turn.number != slot.turn + (not turn.barriers):
             self.problem("number", f"slot {slot.place} delivers turn {turn.number} behind {slot.turn}")
         if turn.met % H_US or turn.reached % H_US or turn.met > turn.reached:
             self.problem("time", f"turn {turn.number} of slot {slot.place} meets {turn.met}, reaches {turn.reached}")
-        if turn.control and sorted(row.router for row in turn.control) != list(range(slot.setting.channels)):
-            self.problem("control", f"slot {slot.place}: barriers of {turn.control}")
+        if turn.barriers and sorted(row.router for row in turn.barriers) != list(range(slot.setting.channels)):
+            self.problem("barriers", f"slot {slot.place}: barriers of {turn.barriers}")
         if self.name == "time_merge":
             order = [(event.t, router, offset, event.position) for router, offset, event in events_of(turn.rows)]
             if order != sorted(order):
@@ -715,7 +715,7 @@ class Simulation(VirtualTime):
             return
         for place in self.replicas[0].slots:
             self.check_complete(place)
-            self.check_control(place)
+            self.check_barriers(place)
             self.check_log(place)
         states = [{place: slot.state for place, slot in replica.slots.items()} for replica in self.replicas]
         if any(state != states[0] for state in states):
@@ -723,7 +723,7 @@ class Simulation(VirtualTime):
         if self.leaderless:
             self.check_owners()
         self.seen["turns"] += sum(map(len, self.turns.values()))
-        self.seen["control"] += sum(kind > 0 for turns in self.turns.values() for _, kind in turns)
+        self.seen["barriers"] += sum(kind > 0 for turns in self.turns.values() for _, kind in turns)
 
     def check_complete(self, place: tuple[int, int]) -> None:
         """Each event that was sent to the slot, once, and in the order of its channel."""
@@ -756,9 +756,9 @@ class Simulation(VirtualTime):
                 closed = [each for each in self.given.appointments if each.epoch * H_US <= turn.reached]
                 version = max((each.version for each in closed), default=1)
 
-    def check_control(self, place: tuple[int, int]) -> None:
+    def check_barriers(self, place: tuple[int, int]) -> None:
         """What was appointed has come to each slot, once."""
-        came = [turn.control[0] for _, turn in sorted(self.turns[place].items()) if turn.control]
+        came = [turn.barriers[0] for _, turn in sorted(self.turns[place].items()) if turn.barriers]
         found, wanted = [(row.kind, row.version) for row in came], [each[1:] for each in self.given.appointments]
         if found != wanted:
             self.problem("appointed", f"slot {place} has come to {found} instead of {wanted}")

@@ -138,16 +138,16 @@ def said_onward(slot: int, turns: Sequence[Turn], switch: Appointed | None) -> l
     rows: list[list[Row]] = [[] for _ in range(SLOTS)]
     for turn in turns:
         given: list[Any] = [TurnEnd(turn.number, turn.reached, turn.chain)]
-        if turn.control:
-            kind, name = turn.control[0].kind, bytes(turn.control[0].payload).decode()
+        if turn.barriers:
+            kind, name = turn.barriers[0].kind, bytes(turn.barriers[0].payload).decode()
             given = [Cut(name, kind == CAPTURE)] if kind in (SAVEPOINT, CAPTURE) else []
         for to, row in sender.give(given):
             rows[to].append(row)
     return rows
 
 
-def control(turns: Sequence[Turn]) -> list[tuple[int, int]]:
-    return [(turn.control[0].kind, turn.control[0].version) for turn in turns if turn.control]
+def barriers(turns: Sequence[Turn]) -> list[tuple[int, int]]:
+    return [(turn.barriers[0].kind, turn.barriers[0].version) for turn in turns if turn.barriers]
 
 
 def without_captures(turns: Sequence[Turn]) -> list[Turn]:
@@ -167,11 +167,11 @@ def test_all_slots_come_to_what_is_appointed_in_the_order_of_its_epochs(name):
             turns = in_replicas(protocol.open, setting, [rows[slot] for rows in by_router], rng)
             wanted = [(each.kind, each.version) for each in appointed]
             if protocol.leads:  # then a capture has no place among the others
-                assert sorted(control(turns)) == sorted(wanted), f"seed {seed}"
+                assert sorted(barriers(turns)) == sorted(wanted), f"seed {seed}"
                 in_order = [(kind, version) for kind, version in wanted if kind != CAPTURE]
-                assert control(without_captures(turns)) == in_order, f"seed {seed}"
+                assert barriers(without_captures(turns)) == in_order, f"seed {seed}"
             else:
-                assert control(turns) == wanted, f"seed {seed}"
+                assert barriers(turns) == wanted, f"seed {seed}"
             sent.append(said_onward(slot, turns, switch))
         close += len(appointed) > 1
         if protocol.leads:  # no stage behind another one switches then
@@ -179,7 +179,7 @@ def test_all_slots_come_to_what_is_appointed_in_the_order_of_its_epochs(name):
         for slot in range(SLOTS):
             turns = in_replicas(protocol.open, later, [rows[slot] for rows in sent], rng)
             kinds = [each.kind for each in appointed if each.kind in (SAVEPOINT, CAPTURE)] + [BARRIER] * bool(switch)
-            assert sorted(kind for kind, _ in control(turns)) == sorted(kinds), f"seed {seed}"
+            assert sorted(kind for kind, _ in barriers(turns)) == sorted(kinds), f"seed {seed}"
     assert close > SEEDS / 4
 
 

@@ -26,7 +26,7 @@ def test_replicas_have_the_same_results_and_states_while_units_move(name: str) -
         problems, happened = run(seed, name)
         assert not problems, f"run({seed}, {name!r}): {problems}"
         seen.update(happened)
-    assert min(seen[place] for place in ("turns", "control", "moved", "blocked")) > SEEDS, seen
+    assert min(seen[place] for place in ("turns", "barriers", "moved", "blocked")) > SEEDS, seen
 
 
 class HasAClockOfItsOwn(TurnCore[Any, Any]):

@@ -138,7 +138,7 @@ class Slot:
         if turn is not None:
             self.core.deliver(turn)
             run.seen["turns"] += bool(turn.rows)
-            run.seen["control"] += bool(turn.control)
+            run.seen["barriers"] += bool(turn.barriers)
             assert not self.core.waits, "something of a turn waits"
         self.order.propose(run.now_us())
         for effect in self.order.take_effects():

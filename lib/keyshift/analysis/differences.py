@@ -1,11 +1,12 @@
 """What changed between two runs: parameters, versions, machine, figures. Pure: manifests as dicts in, a frame out."""
 
 from collections.abc import Iterator, Mapping
-from math import isfinite, nan
+from math import nan
 from typing import Any
 
 import pandas as pd
 
+from keyshift.analysis.metrics import known
 from keyshift.analysis.tables import MEASURES
 
 _OF_RUN = ("workload", "strategy", "status", "error")
@@ -35,10 +36,6 @@ def _pairs(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[s
         for name in sorted({*one[part], *other[part]} - set(_OF_RUN)):  # parameters have some of them, too
             yield kind, name, one[part].get(name), other[part].get(name)
     for name, measure in MEASURES.items():
-        left, right = (_known(measure(run.get("summary") or {})) for run in (one, other))
+        left, right = (known(measure(run.get("summary") or {})) for run in (one, other))
         if left is not None or right is not None:
             yield "figure", name, left, right
-
-
-def _known(value: float | None) -> float | None:
-    return None if value is None or not isfinite(value) else value

@@ -355,6 +355,10 @@ def _last_fault_s(metrics: pd.DataFrame, until_s: float) -> float:
     return 0.0 if moments.empty else float(moments.max())
 
 
+def known(value: float | None) -> float | None:
+    """The value; None if it is not known: there is none, or it is no finite number."""
+    return None if value is None or not isfinite(value) else value
+
+
 def _known(value: npt.ArrayLike) -> float | None:
-    number = float(value)  # type: ignore[arg-type]
-    return number if isfinite(number) else None
+    return known(float(value))  # type: ignore[arg-type]

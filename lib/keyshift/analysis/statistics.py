@@ -28,7 +28,7 @@ def interval(values: Iterable[float | None]) -> Interval:
     The t interval, not a bootstrap, because with three to five repetitions a bootstrap covers far less than it says.
     Raises BadInput if no value is known.
     """
-    known = _known(values)
+    known = _known_values(values)
     mean = float(known.mean())
     if len(known) == 1:
         return Interval(mean, nan, nan, 1)
@@ -45,7 +45,7 @@ def differ(one: Iterable[float | None], other: Iterable[float | None]) -> bool |
     Of their logarithms, if all are above 0: times and bytes scatter by factors, and so they are compared. Raises
     BadInput as ``interval``. Source: Welch 1947, with the degrees of freedom of Satterthwaite 1946.
     """
-    first, second = _known(one), _known(other)
+    first, second = _known_values(one), _known_values(other)
     if min(len(first), len(second)) < 2:
         return None
     if min(first.min(), second.min()) > 0:
@@ -59,7 +59,7 @@ def differ(one: Iterable[float | None], other: Iterable[float | None]) -> bool |
     return None if low != low else not low <= 0 <= high
 
 
-def _known(values: Iterable[float | None]) -> npt.NDArray[np.float64]:
+def _known_values(values: Iterable[float | None]) -> npt.NDArray[np.float64]:
     known = np.array([value for value in values if value is not None and isfinite(value)], dtype="float64")
     if not len(known):
         raise BadInput("interval: none of the values is known")

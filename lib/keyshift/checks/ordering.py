@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from keyshift.checks.replicas import H_US, Input, Replica, by_key, events_of, hear, is_capture, run_together
 from keyshift.model.errors import ProtocolViolation, require
+from keyshift.model.keys import Version
 from keyshift.ordering import OrderProtocol, Position, Record
 from keyshift.runtime.row import BARRIER, CAPTURE, DATA, TICK, Row
 from keyshift.runtime.turn import Turn
@@ -62,7 +63,7 @@ def _check_same(first: Sequence[Turn], other: Sequence[Turn], number: int) -> No
 
 def _check_complete(replica: Replica, rows: Sequence[Sequence[Row]]) -> None:
     """Require each event once, in the order of its channel, and that nothing waits for ever."""
-    delivered = [row for turn in replica.turns for row in (*turn.control, *turn.rows)]
+    delivered = [row for turn in replica.turns for row in (*turn.barriers, *turn.rows)]
     for channel, sent in enumerate(rows):
         expected = [(offset, event) for _, offset, event in events_of(sent)]
         found = [(offset, event) for router, offset, event in events_of(delivered) if router == channel]
@@ -75,17 +76,17 @@ def _check_complete(replica: Replica, rows: Sequence[Sequence[Row]]) -> None:
         require(barriers == said, f"channel {channel}: not each barrier is delivered once")
     left, machine = replica.machine.waiting_bytes, replica.machine
     require(left == 0, f"all channels have passed epoch {machine.epoch}, all rows are here, and {left} bytes wait")
-    at_barriers = [turn for turn in replica.turns if turn.control]
+    at_barriers = [turn for turn in replica.turns if turn.barriers]
     for turn in at_barriers:
-        routers = [row.router for row in turn.control]
-        require(sorted(routers) == list(range(len(rows))), f"control behind turn {turn.number} is of routers {routers}")
-        require(not turn.rows, f"control behind turn {turn.number} has rows")
+        routers = [row.router for row in turn.barriers]
+        require(sorted(routers) == [*range(len(rows))], f"barriers behind turn {turn.number} are of routers {routers}")
+        require(not turn.rows, f"barriers behind turn {turn.number} come with rows")
 
 
 def _check_times(turns: Sequence[Turn]) -> None:
     number = time = clock = 0
     for turn in turns:
-        follows = turn.number == number + (not turn.control)
+        follows = turn.number == number + (not turn.barriers)
         require(follows, f"turn {turn.number} comes behind turn {number}")
         require(turn.met == time, f"turn {turn.number} meets {turn.met}, and the turn before has reached {time}")
         require(turn.reached >= time and turn.reached % H_US == 0, f"turn {turn.number} reaches {turn.reached}")
@@ -112,7 +113,7 @@ def _check_missing_rows(protocol: OrderProtocol, given: Input) -> None:
     if channel is None:
         return
     setting = given.setting()
-    machine = protocol.open(setting, Position.begin(setting, 1))
+    machine = protocol.open(setting, Position.begin(setting, Version(1)))
     missing = channel[1].offset
     try:
         machine.arrived(row for row in channel if row.offset != missing)

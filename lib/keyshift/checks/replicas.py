@@ -173,7 +173,7 @@ class Replica:
     ) -> None:
         self.protocol, self.rows, self.rng, self.saves, self.noise = protocol, rows, rng, saves, noise
         self.setting = given.setting()
-        self.machine = protocol.open(self.setting, Position.begin(self.setting, 1))
+        self.machine = protocol.open(self.setting, Position.begin(self.setting, Version(1)))
         self.turns: list[Turn] = []
         self.captured: Position | None = None  # where it stood at its last capture
         self.markers_sent = self.markers_passed = 0
@@ -200,18 +200,18 @@ class Replica:
         self.machine.arrived(rows)
 
     def deliver(self, ready: bool = True) -> None:
-        """Deliver all turns there are, as far as the slot is ``ready``: it may not be any more behind control."""
+        """Deliver all turns there are, as far as the slot is ``ready``: it may not be any more behind barriers."""
         while (turn := self.machine.take(ready)) is not None:
-            require(bool(turn.rows or turn.control), "a turn has neither rows nor control")  # or they may never end
+            require(bool(turn.rows or turn.barriers), "a turn has neither rows nor barriers")  # or they may never end
             require(ready or not turn.rows, f"turn {turn.number} has rows, and the slot was not ready for any")
             self.turns.append(turn)
             if is_capture(turn):
                 self.captured = self.machine.position
-            ready = ready and (not turn.control or self.over or self.rng.random() < 0.7)
-        if not ready and not self.protocol.leads and self.machine.owes_control:
+            ready = ready and (not turn.barriers or self.over or self.rng.random() < 0.7)
+        if not ready and not self.protocol.leads and self.machine.owes_barriers:
             turn = copy.deepcopy(self.machine).take(True)  # with a leader captures wait for that
-            waits = turn is not None and bool(turn.control)
-            require(not waits, f"control waits behind turn {self.machine.turn} until the slot is ready for rows")
+            waits = turn is not None and bool(turn.barriers)
+            require(not waits, f"barriers wait behind turn {self.machine.turn} until the slot is ready for rows")
         if self.rng.random() < self.saves and not self.over:
             self.go_on()
 
@@ -248,8 +248,8 @@ class Replica:
 
 
 def is_capture(turn: Turn) -> bool:
-    """Whether a turn is the control of a capture."""
-    return any(barrier.kind == CAPTURE for barrier in turn.control)
+    """Whether the barriers of a turn are those of a capture."""
+    return any(barrier.kind == CAPTURE for barrier in turn.barriers)
 
 
 def run_together(replicas: Sequence[Replica], rng: random.Random, log: list[Record]) -> None:

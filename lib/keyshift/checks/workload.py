@@ -61,7 +61,7 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
         require(good, f"name {part!r}: must be of lower-case letters, digits and hyphens")
     for source in workload.sources:
         _check_source(source)
-        _check_times(source)
+        _check_time_columns(source)
         known = type(workload).model_fields  # type: ignore[attr-defined]  # of pydantic
         strange = set(source.drawn_with or ()) - set(known)
         require(not strange, f"source {source.name} is drawn with {sorted(strange)}, which are no parameters")
@@ -117,7 +117,7 @@ def _check_source(source: Source) -> None:
     require(source.partition(0).take(times) != whole, f"source {source.name} gives two routers the same events")
 
 
-def _check_times(source: Source) -> None:
+def _check_time_columns(source: Source) -> None:
     """Require that columns that are points in time move with ``t``, and no others do."""
     times = np.arange(100, dtype=np.int64)
     before, after = (source.partition(1).take(times + moved) for moved in (0, _LATER_US))

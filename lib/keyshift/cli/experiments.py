@@ -245,10 +245,10 @@ def _forecast(prepared: "list[PreparedBatch]", profile: str | None, again: bool,
     from keyshift.studies.dry_run import forecast, total
 
     use_profile(profile)
-    records, machine = _records(profile), Resources.here()
+    records, resources = _records(profile), Resources.here()
     told = []
     for each in prepared:
-        told.append(forecast(each, records, machine, again))
+        told.append(forecast(each, records, resources, again))
         if as_json:
             print_rows([told[-1].row()], as_json)
         else:

@@ -27,7 +27,7 @@ LIST_COLUMNS = {
 RunIds = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run ids, or their first characters.")]
 
 
-def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+def _rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
     """Rows as JSON has them, with as many digits as pandas can write: ten decimals leave nothing of a small number."""
     found: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", date_format="iso", double_precision=15))
     return found
@@ -47,7 +47,7 @@ def list_results(
         rows = store.list_runs(limit=limit, workload=workload, strategy=strategy)
         if not as_json:
             rows = rows[list(LIST_COLUMNS)].rename(columns=LIST_COLUMNS)
-        print_rows(_records(rows), as_json)
+        print_rows(_rows(rows), as_json)
         if rows.empty and not as_json:
             asked = {"workload": workload, "strategy": strategy}
             of = ", ".join(f"{name} = {value}" for name, value in asked.items() if value)
@@ -80,7 +80,7 @@ def compare_results(
     if not as_json:
         typer.echo(f"one: {first.run_id} ({first.status})\nother: {second.run_id} ({second.status})\n")
         found = found.rename(columns={"ratio": "other / one"})
-    print_rows(_records(found), as_json)
+    print_rows(_rows(found), as_json)
 
 
 def share_results(

@@ -24,7 +24,7 @@ from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 
 LOOK_S = 0.05
 # Names of snapshots and of captures begin so, and those of savepoints do not.
-MARK, CAPTURE = "snapshot-", "capture-"
+SNAPSHOT_PREFIX, CAPTURE_PREFIX = "snapshot-", "capture-"
 
 
 class _Over(Exception):
@@ -95,7 +95,7 @@ class Snapshotter:
                 try:
                     self._await_writers()
                     self._clear()
-                    name = f"{MARK}{self._config.attempt:03d}-{self._number:06d}-{secrets.token_hex(2)}"
+                    name = f"{SNAPSHOT_PREFIX}{self._config.attempt:03d}-{self._number:06d}-{secrets.token_hex(2)}"
                     self._take(name + self._end_of_name)
                 except _Over:
                     continue
@@ -154,7 +154,7 @@ class Snapshotter:
         kept = self._completed.needed
         self._stages[0].participant.require_epoch()
         try:
-            self._store.keep_only(sorted(kept), MARK)
+            self._store.keep_only(sorted(kept), SNAPSHOT_PREFIX)
             for savepoint in self._completed.superseded:
                 self._store.remove_state(savepoint)
                 self._completed.removed(savepoint)
@@ -183,7 +183,7 @@ class Snapshotter:
             self._forget()
             self._forget = lambda: None
         for stage in self._stages:
-            _clear_saved(stage, MARK)
+            _clear_saved(stage, SNAPSHOT_PREFIX)
             clear_acknowledgements(stage, stage.led.log, told.get(stage.name, set()))
         if told:
             self._noted = None
@@ -245,10 +245,10 @@ def clear_acknowledgements(stage: LedStage, log: StepLog, needless: Collection[V
             participant.withdraw(nodes.acks(version))
 
 
-def _clear_saved(stage: LedStage, mark: str) -> None:
-    """Clear what was answered of savepoints whose names begin with ``mark``."""
+def _clear_saved(stage: LedStage, prefix: str) -> None:
+    """Clear what was answered of savepoints whose names begin with ``prefix``."""
     for name in stage.participant.children(nodes.ALL_SAVED):
-        if name.startswith(mark):
+        if name.startswith(prefix):
             stage.participant.withdraw(nodes.saved(name))
 
 
@@ -257,7 +257,7 @@ def capture(
 ) -> tuple[Savepoint, dict[str, int]]:
     """Write down the state of a job that works in turns, as it is now, for another replica to go on from. No turn
     changes, and nothing of the job waits for it. One after the other, each under a ``name`` of its own, which begins
-    with ``CAPTURE``.
+    with ``CAPTURE_PREFIX``.
     Gives how much was written for it, too, in bytes by stage: the rest was there from captures before. If the store has
     lost some of that, there is another one, with all state anew.
 
@@ -266,7 +266,7 @@ def capture(
     """
     begin, name = name, f"{name}-{secrets.token_hex(3)}{end_of_name}"
     for stage in stages:  # of those that failed, and answers that came late
-        _clear_saved(stage, CAPTURE)
+        _clear_saved(stage, CAPTURE_PREFIX)
     stages[0].ask.call_savepoint(name, stops=False)
     manifest, written = SavepointManifest(config.workload), dict[str, int]()
     for stage in stages:

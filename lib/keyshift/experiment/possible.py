@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyshift.experiment.commands import Requested, Target
-from keyshift.experiment.replicas import check_alike, check_fault_now, check_strategy
+from keyshift.experiment.replicas import check_alike, check_fault_now, check_under_order
 from keyshift.experiment.scenario import Change, Map, ScaleTo, target_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
@@ -87,7 +87,7 @@ class Rehearsal:
         """
         point, bins = change(strategies.get(name), settings), self.spec.workload.bins
         check_alike(self.spec.job, point)
-        check_strategy(self.spec.job, name, point)
+        check_under_order(self.spec.job, name, point)
         if point.bins != bins:
             raise BadInput(
                 f"strategy = {name}: cuts a key group into bins = {point.bins}, and this job has bins = {bins} for "

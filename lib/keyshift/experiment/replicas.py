@@ -93,7 +93,7 @@ def check_alike(job: JobPart, point: Strategy) -> None:
             raise BadInput(f"replicas = {job.replicas} with {line}")
 
 
-def check_strategy(job: JobPart, name: str, point: Strategy) -> None:
+def check_under_order(job: JobPart, name: str, point: Strategy) -> None:
     """Raise BadInput if the strategy of this ``name`` is not possible with the job's order."""
     if not orderings.get(job.ordering).agrees:
         return

@@ -15,7 +15,7 @@ from keyshift.experiment.loads import check_events, check_injectors, check_sourc
 from keyshift.experiment.parameters import DEFAULTS, declared, owner_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
 from keyshift.experiment.possible import Rehearsal
-from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, check_strategy, deaths_of, nothing_moves
+from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, check_under_order, deaths_of, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
 from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Assignment
@@ -115,7 +115,7 @@ class RunSpec:
                 f"heartbeat_ms = {heartbeat_ms:g}: a step would be late before its epoch ends, deadline_s = "
                 f"{deadline_ms / 1000:g}; lower heartbeat_ms"
             )
-        check_strategy(self.job, self.strategy.name, self.point())
+        check_under_order(self.job, self.strategy.name, self.point())
         stages = [stage.name for stage in self.workload.stages]
         if protocol.leads and self.scenario.trigger != NOTHING_MOVES and self.moving != stages[-1:]:
             raise BadInput(

@@ -60,8 +60,8 @@ class _SimulatedRun:
         load = _load(spec, self.manifest)
         target = spec.target(current, None, load.rates.tolist())
         plan = make_plan(self.point, current, target, load.rates.tolist(), spec.workload.seed)
-        machine = Cluster(host_slots=measured.slots, cores=measured.cpus, link_bytes_per_s=inf)
-        return simulated(self.point, plan, current, target, load, machine, costs, spec.workload.seed)
+        cluster = Cluster(host_slots=measured.slots, cores=measured.cpus, link_bytes_per_s=inf)
+        return simulated(self.point, plan, current, target, load, cluster, costs, spec.workload.seed)
 
 
 def calibrate(runs: Mapping[str, Sequence[tuple[Manifest, RunTables]]]) -> Calibration:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import cast
 
+from keyshift.analysis.metrics import known
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.status import DecisionTold, StageDecisionTold
@@ -205,8 +206,8 @@ def decision_told(made: Scaling, names: Sequence[str]) -> DecisionTold:
         "backlog": look.backlog,
         "missed_s": look.missed_s,
         "migrating": look.migrating,
-        "stay_cost": _known(made.stay_cost),
-        "move_cost": _known(made.move_cost),
+        "stay_cost": known(made.stay_cost),
+        "move_cost": known(made.move_cost),
         "moves": made.moves,
         "reason": made.reason,
         "words": sentence(made, names),
@@ -215,8 +216,4 @@ def decision_told(made: Scaling, names: Sequence[str]) -> DecisionTold:
 
 
 def _of_stage(stage: StageScaling) -> StageDecisionTold:
-    return cast(StageDecisionTold, {name: _known(value) for name, value in asdict(stage).items()})
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return cast(StageDecisionTold, {name: known(value) for name, value in asdict(stage).items()})

@@ -160,22 +160,22 @@ def require_possible_here(
     """
     place = load_profile(profile)
     _stop_if_asked(Asked(tuple(specs), place, tuple(also), lasts_s))
-    machine = Resources.here()
+    resources = Resources.here()
     require_java()
     for spec in specs:
-        require_fit(spec, place, machine)
+        require_fit(spec, place, resources)
     if not warned:
-        _tell_what_is_too_much(specs, place, machine)
+        _tell_what_is_too_much(specs, place, resources)
     return place
 
 
-def _tell_what_is_too_much(specs: Sequence[RunSpec], place: Profile, machine: Resources) -> None:
+def _tell_what_is_too_much(specs: Sequence[RunSpec], place: Profile, resources: Resources) -> None:
     """Tell if a verdict needs too much memory, or the load too many processors, if it is known what one costs here."""
     judged = max((needs_of(spec).verdict_bytes for spec in specs), default=0)
-    if judged > machine.memory:
+    if judged > resources.memory:
         _tell_once(
-            f"a verdict takes about {size(judged)} in the driver, and this machine has {size(machine.memory)}; nothing "
-            "is refused for that"
+            f"a verdict takes about {size(judged)} in the driver, and this machine has {size(resources.memory)}; "
+            "nothing is refused for that"
         )
     if place.spark.on_kubernetes or (cost := kept_cost(state_folder())) is None:
         return
@@ -193,10 +193,10 @@ def _tell_once(line: str) -> None:
     tell(line)
 
 
-def require_fit(spec: RunSpec, place: Profile, machine: Resources) -> None:
-    """Raise KeyshiftError if a run is not possible in ``place``, on this ``machine``."""
+def require_fit(spec: RunSpec, place: Profile, resources: Resources) -> None:
+    """Raise KeyshiftError if a run is not possible in ``place``, with the ``resources`` of this machine."""
     require_user()
-    require_needs(spec, place, machine)
+    require_needs(spec, place, resources)
     require_possible(spec.scenario.every_fault(), _stack(place), place.spark)
     settings = settings_of(spec.backend.name, spec.backend.settings, place.redis)
     backends.get(spec.backend.name).require(settings, not place.spark.on_kubernetes)

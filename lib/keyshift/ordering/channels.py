@@ -12,7 +12,7 @@ from collections import deque
 from typing import NamedTuple
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.ordering.model import CONTROL, ChannelPlace, Setting, offset_of, sequence_of
+from keyshift.ordering.model import ANY_BARRIER, ChannelPlace, Setting, offset_of, sequence_of
 from keyshift.runtime.row import BARRIER, CAPTURE, SNAPSHOT, TICK, Row
 
 ROW_BYTES = 300  # of a row that waits, beside its payload: two tuples, four integers and a buffer
@@ -58,7 +58,7 @@ class Channel:
     @property
     def stands(self) -> bool:
         """Whether a barrier is next."""
-        return bool(self.waiting) and self.waiting[0].row.kind in CONTROL
+        return bool(self.waiting) and self.waiting[0].row.kind in ANY_BARRIER
 
     def come(self, row: Row) -> Element | None:
         """Take a row that has come. Gives it if it counts and was not there before. Raises ProtocolViolation."""
@@ -78,13 +78,13 @@ class Channel:
             self._captures.add(bytes(row.payload))
         sequence = max(sequence, self._came)  # a switch may come behind a barrier of a higher place
         self._came, self._came_watermark = sequence, max(self._came_watermark, row.watermark)
-        if kind in CONTROL:
+        if kind in ANY_BARRIER:
             self._came_version = row.version
         element = Element(row, sequence, mark)
         self.waiting.append(element)
         self.elements += 1
         self.marks += mark
-        self.barriers += kind in CONTROL
+        self.barriers += kind in ANY_BARRIER
         self.bytes += len(row.payload) + ROW_BYTES
         return element
 
@@ -96,7 +96,7 @@ class Channel:
         before, now = offset_of(self._came), offset_of(sequence)
         if self._setting.later and now > before + 1:
             raise ProtocolViolation(f"channel {self.number} goes from turn {before} to turn {now}: rows are missing")
-        if row.kind in CONTROL and now != before:
+        if row.kind in ANY_BARRIER and now != before:
             raise ProtocolViolation(
                 f"channel {self.number} has a barrier of version {row.version} at offset {now}, and has come to offset "
                 f"{before}: it is not right behind its mark"
@@ -116,7 +116,7 @@ class Channel:
         """Deliver the next element."""
         row, self.sequence, mark = self.waiting.popleft()
         self.marks -= mark
-        self.barriers -= row.kind in CONTROL
+        self.barriers -= row.kind in ANY_BARRIER
         self.bytes -= len(row.payload) + ROW_BYTES
         self.watermark = max(self.watermark, row.watermark)
         self.version = max(self.version, row.version)

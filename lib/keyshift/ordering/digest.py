@@ -12,16 +12,16 @@ from zlib import crc32
 from keyshift.ordering.model import sequence_of
 from keyshift.runtime.row import Row
 
-_TURN = struct.Struct("<QqqqQ")  # the chain before, number, met, clock, rows of control
+_TURN = struct.Struct("<QqqqQ")  # the chain before, number, met, clock, how many barriers
 _ROW = struct.Struct("<iqiqqQqI")  # channel, sequence, kind, version, watermark, chain of the sender, length, checksum
 _BYTES = 8
 
 
-def chained(chain: int, number: int, met: int, clock: int, control: Iterable[Row], rows: Iterable[Row]) -> int:
+def chained(chain: int, number: int, met: int, clock: int, barriers: Iterable[Row], rows: Iterable[Row]) -> int:
     """The chain behind a turn, of the ``chain`` before it. Rows count in the order in which they are delivered."""
-    control = tuple(control)
-    parts = [_TURN.pack(chain, number, met, clock, len(control))]
-    for row in (*control, *rows):
+    barriers = tuple(barriers)
+    parts = [_TURN.pack(chain, number, met, clock, len(barriers))]
+    for row in (*barriers, *rows):
         payload = row.payload
         place = row.router, sequence_of(row), row.kind, row.version, row.watermark, row.chain
         parts.append(_ROW.pack(*place, len(payload), crc32(payload)))

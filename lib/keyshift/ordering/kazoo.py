@@ -172,9 +172,9 @@ class Kazoo(Ordering):
             return Turn(self.turn, captures, (), self._time, self._time, self.clock, self.chain)
         stand = (here.stands and here.waiting[0].sequence <= self._ordered[here.number] for here in self.channels)
         if all(stand):  # and each barrier was ordered
-            control = self._control()
+            barriers = self._barriers()
             self._forget()
-            return control
+            return barriers
         met = self._time
         for _, record in self._open:
             if any(self._lacks(channel, sequence) for channel, sequence in record.entries):

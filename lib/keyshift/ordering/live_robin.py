@@ -33,7 +33,7 @@ class LiveRobin(Ordering):
     def take(self, ready: bool) -> Turn | None:
         """See ``Ordering.take``. Raises ProtocolViolation if one channel goes on where another has a barrier."""
         if all(channel.stands for channel in self.channels):
-            return self._control()
+            return self._barriers()
         met, epoch = self._time, self.epoch
         behind = [channel for channel in self._in_turn() if channel.closed == epoch]
         for channel in behind:

@@ -10,7 +10,7 @@ With a leader (``kazoo``) there are also ``elected``, ``heard`` and ``propose``.
 *Time.* A channel has closed an epoch when an element with a watermark of that epoch, or a later one, was delivered. A
 slot is in the least of its channels' epochs. Which rows lie between two marks depends on the assignment; marks do not.
 
-*Control.* A router sends the barrier of an appointment right behind the mark with which it closes the appointed epoch.
+*Barriers.* A router sends the barrier of an appointment right behind the mark with which it closes the appointed epoch.
 Barriers wait until all channels stand at theirs. Then they are delivered at once, between two turns. They come whether
 the slot is ready for rows or not: state that is awaited may be what follows from them. Nothing follows from a capture,
 so one replica may have it and the others not: its turns and their chain are the same. What a leader orders may lie on
@@ -21,7 +21,7 @@ it was delivered, and more may have been.
 that is opened at the position and is given what waited, is the one that was saved, in the next batch. One that is
 opened at a position alone gets the rest from its channels, in another incarnation.
 
-``take`` gives one turn at a time: whether the slot is ready for a turn of rows depends on the control before it.
+``take`` gives one turn at a time: whether the slot is ready for a turn of rows depends on the barriers before it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -103,7 +103,7 @@ class Ordering:
         return min(channel.closed for channel in self.channels)
 
     @property
-    def owes_control(self) -> bool:
+    def owes_barriers(self) -> bool:
         """Whether a barrier waits on every channel. Then it does in all slots of the stage, as the batch of a sender
         ends for all of them at once.
         """
@@ -128,17 +128,17 @@ class Ordering:
         """How far time has come, in microseconds."""
         return self.epoch * self.setting.heartbeat_us
 
-    def _control(self) -> Turn:
+    def _barriers(self) -> Turn:
         """Deliver the barriers at which all channels stand."""
         barriers = [channel.waiting[0].row for channel in self.channels]
         kinds = {(barrier.kind, barrier.version, bytes(barrier.payload)) for barrier in barriers}
         if len(kinds) > 1:
             what = ", ".join(f"{kind} of version {version}" for kind, version, _ in sorted(kinds))
             raise ProtocolViolation(f"behind turn {self.turn} channels stand at different barriers: kinds {what}")
-        control = tuple(channel.deliver() for channel in self.channels)
-        if control[0].kind == CAPTURE:
-            return Turn(self.turn, control, (), self._time, self._time, self.clock, self.chain)
-        return self._made(control, (), self._time)
+        delivered = tuple(channel.deliver() for channel in self.channels)
+        if delivered[0].kind == CAPTURE:
+            return Turn(self.turn, delivered, (), self._time, self._time, self.clock, self.chain)
+        return self._made(delivered, (), self._time)
 
     def _rows(self, rows: Sequence[Row], met: int, clock: int) -> Turn:
         """A turn of ``rows``, which were delivered."""
@@ -146,7 +146,7 @@ class Ordering:
         self.clock = max(self.clock, clock)
         return self._made((), tuple(rows), met)
 
-    def _made(self, control: tuple[Row, ...], rows: tuple[Row, ...], met: int) -> Turn:
+    def _made(self, barriers: tuple[Row, ...], rows: tuple[Row, ...], met: int) -> Turn:
         before = 0 if self.setting.apart else self.chain
-        self.chain = chained(before, self.turn, met, self.clock, control, rows)
-        return Turn(self.turn, control, rows, met, self._time, self.clock, self.chain)
+        self.chain = chained(before, self.turn, met, self.clock, barriers, rows)
+        return Turn(self.turn, barriers, rows, met, self._time, self.clock, self.chain)

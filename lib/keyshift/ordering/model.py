@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from keyshift.model.ids import Version
 from keyshift.runtime.row import BARRIER, CAPTURE, DATA, MOVED, SAVEPOINT, SNAPSHOT, TICK, Row
 
 # Delivered between two turns, from all channels at once. A capture changes no turn: another replica may have none.
-CONTROL = frozenset((BARRIER, SAVEPOINT, SNAPSHOT, CAPTURE))
+ANY_BARRIER = frozenset((BARRIER, SAVEPOINT, SNAPSHOT, CAPTURE))
 
 # The place of a row among those of the same frame, or of the same turn of its sender. What was said of units that moved
 # since the turn before comes first; barriers stand behind the mark, as their epochs come, whatever their places. There
@@ -60,7 +61,7 @@ class ChannelPlace(NamedTuple):
 
     sequence: int
     watermark: int
-    version: int
+    version: Version
 
 
 class LogPlace(NamedTuple):
@@ -89,11 +90,11 @@ class Position:
     log: LogPlace = BEFORE_THE_LOG
 
     @classmethod
-    def begin(cls, setting: Setting, version: int) -> "Position":
+    def begin(cls, setting: Setting, version: Version) -> "Position":
         """The position before anything was delivered, under the first ``version`` of the assignment."""
         return cls((ChannelPlace(NOTHING if setting.later else -1, 0, version),) * setting.channels)
 
-    def under(self, version: int) -> "Position":
+    def under(self, version: Version) -> "Position":
         """The same place, from which on everything is routed under ``version``."""
         return replace(self, places=tuple(place._replace(version=version) for place in self.places))
 

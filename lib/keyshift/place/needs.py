@@ -98,7 +98,7 @@ def _verdict_bytes(spec: RunSpec) -> int:
     return int(events * TABLED_BYTES + min(events, max(PART_EVENTS, events * largest)) * IN_PART_BYTES)
 
 
-def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
+def require_needs(spec: RunSpec, place: Profile, resources: Resources) -> None:
     """Raise BadInput, with what is needed and what is there, if a run does not fit into ``place``.
 
     On this machine its memory counts, and what is free of it if several replicas are to start at once; elsewhere that
@@ -121,12 +121,12 @@ def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:
                 f"spark.memory_overhead in the profile, or lower {_what_takes(spec)}"
             )
         return
-    if machine.cpus < needs.processors:
+    if resources.cpus < needs.processors:
         raise BadInput(
             f"replicas = {replicas}: each needs a processor at the least, so {replicas}, and this machine has "
-            f"{machine.cpus}; lower replicas"
+            f"{resources.cpus}; lower replicas"
         )
-    there, how = (machine.free, "free") if replicas > 1 else (machine.memory, "there")
+    there, how = (resources.free, "free") if replicas > 1 else (resources.memory, "there")
     if needs.memory > there:
         raise BadInput(
             f"the run needs {size(needs.memory)} of memory before the first event, {size(needs.keys_bytes)} of them "

@@ -83,7 +83,7 @@ class RouterMachine:
             self._capture = snapshot
 
     @property
-    def newest(self) -> int:
+    def newest(self) -> Version:
         """The version of the newest assignment that was announced."""
         return (self._next or self.assignment).version
 

@@ -91,7 +91,7 @@ def read_export(folder: Path) -> Exported:
         raise BadInput(f"manifests.jsonl has run {again[0]} more than once")
     for name in TABLES:
         having = {manifest.run_id for manifest in found.manifests if name in _tables_of(manifest)}
-        if having and (others := set(_parsed(found, name, ["run_id"])["run_id"].unique().to_pylist()) - having):
+        if having and (others := set(_table(found, name, ["run_id"])["run_id"].unique().to_pylist()) - having):
             raise BadInput(f"{name}.{found.kind} has rows of run {min(others)!r}, which is not in manifests.jsonl")
     for manifest in found.manifests:
         _tables(found, manifest)
@@ -236,10 +236,10 @@ def _check(kind: Kind, name: str, table: pa.Table) -> None:
 
 
 def _of_run(exported: Exported, name: str, run_id: str) -> pa.Table:
-    table = _parsed(exported, name, run_id=run_id)
+    table = _table(exported, name, run_id=run_id)
     table = table.filter(pc.equal(table["run_id"], run_id)).drop_columns("run_id")
     for place, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):  # see ``_parsed``
+        if pa.types.is_dictionary(field.type):  # see ``_table``
             if (size := _expanded(table[field.name])) > MOST_BYTES:
                 raise BadInput(
                     f"{name}.parquet: {field.name} of run {run_id} has {size} bytes, at most {MOST_BYTES} may be"
@@ -256,7 +256,7 @@ def _expanded(column: pa.ChunkedArray) -> int:
     return sum(pc.sum(each).as_py() or 0 for each in lengths)
 
 
-def _parsed(exported: Exported, name: str, columns: list[str] | None = None, run_id: str | None = None) -> pa.Table:
+def _table(exported: Exported, name: str, columns: list[str] | None = None, run_id: str | None = None) -> pa.Table:
     """Rows of a table's file, of Parquet those of one run, with texts as dictionaries: they take what they have there.
     Of CSV all rows and columns, once.
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from keyshift.model.keys import Mode, RouterId, Step, UnitId, Version
+from keyshift.model.keys import NO_VERSION, Mode, RouterId, Step, UnitId, Version
 from keyshift.model.messages import decode
 from keyshift.protocol import slot as protocol
 from keyshift.runtime.computation import Computation
@@ -70,10 +70,10 @@ class Moved:
     version: Version
     hop: int
     left: bool
-    routed: int = 0
+    routed: Version = NO_VERSION
 
 
-Mark = Cut | Moved
+Divider = Cut | Moved
 CoreEffect = (
     Leave
     | Captured
@@ -112,9 +112,9 @@ class SlotCore(Generic[Events, Result]):
         self.machine, self.keys, self.computation, self.states = machine, keys, computation, states
         self.watermarks = list(watermarks)
         self.savepoint = savepoint
-        self.modes: dict[int, Mode] = {}  # of the steps that were published, by version
+        self.modes: dict[Version, Mode] = {}  # of the steps that were published
         self.queue_peak_bytes = 0
-        self.results: list[Result | Mark] = []  # that were not given out yet
+        self.results: list[Result | Divider] = []  # that were not given out yet
         self._effects: list[CoreEffect] = []
         self.operator, self._queue_bytes, self._slices = operator, queue_bytes, slices
         self._told: set[int] = set()  # routers that have said in this batch how far time has come
@@ -129,7 +129,7 @@ class SlotCore(Generic[Events, Result]):
 
     # -- what comes out -----------------------------------------------------------------------------------------------
 
-    def take_results(self) -> list[Result | Mark]:
+    def take_results(self) -> list[Result | Divider]:
         """Give the results since the last call, in their order."""
         results, self.results = self.results, []
         return results
@@ -301,7 +301,7 @@ class SlotCore(Generic[Events, Result]):
         routers: frozenset[RouterId] | None,
         state: UnitState,
         home: object,
-        routed: int = 0,
+        routed: Version = NO_VERSION,
     ) -> None:
         """Take the state of ``unit``, which the machine awaits; see ``SlotMachine.arrived``. ``home``: where its keys
         are, None if it has them. ``routed``: see ``Moved``.

@@ -19,7 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import NO_VERSION, Assignment, Version
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.protocol.router import RouterMachine
 from keyshift.runtime.router import Events, Routed, RouterCore
@@ -32,7 +32,7 @@ class Due(NamedTuple):
 
     epoch: int
     rank: int
-    version: int  # of a switch
+    version: Version  # of a switch
     holds: bool
     act: Callable[[], None]
 
@@ -82,7 +82,8 @@ class TurnRouter(RouterCore[Events]):
         """Note the appointment of a savepoint or, if the router goes on behind it, of a capture; see ``_keep``."""
         if name == self._said or self.machine.stopped_for is not None:
             return None
-        return self._keep(name, appointment, STOP if stops else CAPTURED, 0, partial(self._request, name, stops))
+        rank, act = STOP if stops else CAPTURED, partial(self._request, name, stops)
+        return self._keep(name, appointment, rank, NO_VERSION, act)
 
     def _request(self, name: str, stops: bool) -> None:
         self._said = name
@@ -103,7 +104,7 @@ class TurnRouter(RouterCore[Events]):
                 self.machine.stopped_for = name
 
     def _keep(
-        self, name: str, appointment: Appointment, rank: int, version: int, act: Callable[[], None]
+        self, name: str, appointment: Appointment, rank: int, version: Version, act: Callable[[], None]
     ) -> bool | None:
         """Note an appointment that was told, perhaps again. Gives whether the router confirms it, None if nobody asks.
 

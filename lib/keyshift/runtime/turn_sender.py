@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Generic, NamedTuple, TypeVar
 
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, SlotId
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.router import Events, Routed
-from keyshift.runtime.slot import Cut, Mark, Moved
+from keyshift.runtime.slot import Cut, Divider, Moved
 from keyshift.runtime.turn_router import TurnRouter
 from keyshift.runtime.turns import TurnEnd
 
@@ -29,7 +29,7 @@ class Sender(NamedTuple):
     microseconds.
     """
 
-    slot: int
+    slot: SlotId
     turn: int = 0
     watermark: int = 0
 
@@ -56,14 +56,14 @@ class TurnSender(TurnRouter[Events], Generic[Events, Result]):
         self._slot, self._turn = sender.slot, sender.turn
         self._together = together
         self._of_turn: list[Result] = []  # which has not ended
-        self._waiting: deque[Result | Mark | TurnEnd] = deque()
+        self._waiting: deque[Result | Divider | TurnEnd] = deque()
 
     @property
     def holds(self) -> bool:
         """Whether a turn waits here until it is known if what is appointed before its end holds."""
         return bool(self._waiting)
 
-    def give(self, results: Sequence[Result | Mark | TurnEnd]) -> list[Routed]:
+    def give(self, results: Sequence[Result | Divider | TurnEnd]) -> list[Routed]:
         """Rows for all slots: of the turns that have ended with these ``results``, and of what waited."""
         self._waiting += results
         rows: list[Routed] = []
@@ -77,7 +77,7 @@ class TurnSender(TurnRouter[Events], Generic[Events, Result]):
                 self._of_turn.append(each)
         return rows
 
-    def _may_go(self, each: Result | Mark | TurnEnd) -> bool:
+    def _may_go(self, each: Result | Divider | TurnEnd) -> bool:
         return not isinstance(each, TurnEnd) or self.may_take(each.reached)
 
     def _ended(self, end: TurnEnd) -> list[Routed]:

@@ -45,21 +45,21 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
 
     @property
     def ready(self) -> bool:
-        """Whether a turn of rows may be delivered. Control may at any time."""
+        """Whether a turn of rows may be delivered. Barriers may at any time."""
         return self.machine.all_here
 
-    def begin(self, versions: Sequence[int]) -> None:
+    def begin(self, versions: Sequence[Version]) -> None:
         """Begin with each router's version in the position of the order machine, which keeps a new batch's barriers."""
         for router, version in enumerate(versions):
-            self._follow(self.machine.barrier(router, Version(version)))
+            self._follow(self.machine.barrier(router, version))
 
     def deliver(self, turn: Turn) -> None:
-        """Work on the rows of ``turn``, or on its control. Raises ProtocolViolation if there are rows, and state that
+        """Work on the rows of ``turn``, or on its barriers. Raises ProtocolViolation if there are rows, and state that
         they may need is elsewhere.
         """
         self._now_us = turn.clock
-        if turn.control:
-            return self._control(turn.control)
+        if turn.barriers:
+            return self._at_barriers(turn.barriers)
         if not self.ready:
             missing = sorted(self.machine.expected)
             raise ProtocolViolation(f"turn {turn.number} is delivered, and state of units {missing[:5]} is elsewhere")
@@ -72,7 +72,7 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
         self.watermarks = [turn.reached] * len(self.watermarks)
         self.results.append(TurnEnd(turn.number, turn.reached, None if stands else turn.chain))
 
-    def _control(self, barriers: Sequence[Row]) -> None:
+    def _at_barriers(self, barriers: Sequence[Row]) -> None:
         first, *_ = barriers
         if first.kind != CAPTURE:
             for barrier in barriers:

@@ -31,7 +31,7 @@ def noting(kind: type[Any]) -> Any:
     return kind if issubclass(kind, Noting) else type(f"Noting{kind.__name__}", (Noting, kind), {})
 
 
-def _plain(kind: type[Any]) -> type[Any]:
+def _without_notes(kind: type[Any]) -> type[Any]:
     """The inverse of ``noting``."""
     return kind.__bases__[-1] if issubclass(kind, Noting) else kind
 
@@ -58,7 +58,7 @@ class TrackedState(Generic[V]):
     def untrack(self, who: str) -> None:  # noqa: D102
         self._untold.pop(who, None)
         if not self._untold:
-            self.values.__class__ = _plain(type(self.values))
+            self.values.__class__ = _without_notes(type(self.values))
             self.values.changed.clear()
 
     def changed_keys(self, who: str) -> set[int]:  # noqa: D102

@@ -42,15 +42,15 @@ class Untold(BadInput):
     """
 
 
-def startable(notebook: Path, parameters: Mapping[str, Any], machine: Resources) -> Asked:
+def startable(notebook: Path, parameters: Mapping[str, Any], resources: Resources) -> Asked:
     """What ``notebook`` would start with these ``parameters``. Raises as ``asked_of``, and KeyshiftError if this
-    ``machine`` cannot start it.
+    machine, with its ``resources``, cannot start it.
     """
     asked = asked_of(notebook, parameters)
     if asked.specs:
         require_java()
     for spec in asked.specs:
-        require_fit(spec, asked.place, machine)
+        require_fit(spec, asked.place, resources)
     return asked
 
 
@@ -198,7 +198,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def forecast(prepared: PreparedBatch, records: Files | None, machine: Resources, again: bool = False) -> Forecast:
+def forecast(prepared: PreparedBatch, records: Files | None, resources: Resources, again: bool = False) -> Forecast:
     """What ``run_batch`` would do, and need. ``records``: of earlier executions, None if they cannot be read.
 
     Executions that failed are no measure: they may have ended early.
@@ -210,7 +210,7 @@ def forecast(prepared: PreparedBatch, records: Files | None, machine: Resources,
     refused, untold = dict[str, list[int]](), dict[str, list[int]]()
     for execution in executions:
         try:
-            possible[_key(execution.parameters)] = startable(prepared.notebook, execution.parameters, machine)
+            possible[_key(execution.parameters)] = startable(prepared.notebook, execution.parameters, resources)
         except KeyshiftError as error:
             reasons = refused
             if isinstance(error, Untold):  # what fails here may do well in a kernel

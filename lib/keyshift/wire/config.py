@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.frames import RESULT_FIELDS
+from keyshift.model.keys import SlotId
 from keyshift.ordering import orderings
 from keyshift.registry import unknown
 from keyshift.state import Store, backends
@@ -103,7 +104,7 @@ class JobConfig:
         """Kafka topic of the order log, one partition per slot of each stage, from ``slots_before`` on."""
         return order_of(self.shared)
 
-    def order_begin(self, slot: int) -> int:
+    def order_begin(self, slot: SlotId) -> int:
         """The offset from which on the order log of ``slot`` counts."""
         return self.order_begins[self.slots_before + slot] if self.order_begins else 0
 

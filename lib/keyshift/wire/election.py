@@ -16,6 +16,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.serialization import Connect, int_struct
 
 from keyshift.model.errors import BadInput, ServiceUnavailable, service_errors
+from keyshift.model.keys import SlotId
 from keyshift.wire.client import ANSWER_S, begin, connected, end
 from keyshift.wire.nodes import of_job, of_order
 from keyshift.wire.tree import GuardedWrites, Tree
@@ -37,7 +38,7 @@ class Election:
         hosts: str,
         secret: str,
         job: str,
-        stage_and_slot: tuple[str, int],
+        stage_and_slot: tuple[str, SlotId],
         replica: int,
         session_s: float,
     ) -> None:

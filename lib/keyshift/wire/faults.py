@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psutil
 
 from keyshift.model.errors import BadInput, KeyshiftError
-from keyshift.model.keys import SlotId, Step
+from keyshift.model.keys import NO_VERSION, SlotId, Step, Version
 from keyshift.runtime.protocol_log import LogEvent
 
 MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
@@ -222,10 +222,10 @@ class FaultPoints:
         # What makes units slow goes on in the next batch, if it was this slot that has told.
         self._left = {n: fault for n, fault in left.items() if n not in told or fault.action == "slow"}
         self._slot, self._tell, self._first = slot, tell, first
-        self._steps: dict[int, Step] = {}  # by version
+        self._steps: dict[Version, Step] = {}
         self._of_flight: list[Fault] = []  # that wait for state on its way
 
-    def published(self, steps: Sequence[tuple[int, Step]]) -> None:
+    def published(self, steps: Sequence[tuple[Version, Step]]) -> None:
         """Hear which ``steps`` are under way."""
         if self._left:
             self._steps |= dict(steps)
@@ -236,7 +236,7 @@ class FaultPoints:
             for phase in OF_EVENTS.get(event.event, ()):
                 self.reached(phase, event.version)
 
-    def reached(self, phase: str, version: int = 0) -> None:
+    def reached(self, phase: str, version: Version = NO_VERSION) -> None:
         """Hit or tell what is due as the slot is in ``phase``, of the step of ``version`` if it belongs to one."""
         for number, fault in list(self._left.items()):
             role = fault.who if fault.who in ("source", "destination", "slot") else TELLS.get(phase, "")

@@ -144,10 +144,10 @@ def ack(version: Version, phase: StepPhase, slot: SlotId) -> Node[Acknowledgemen
     return acks(version)[f"{phase}-{slot}"]
 
 
-def phase_and_slot(name: str) -> tuple[StepPhase, int]:
+def phase_and_slot(name: str) -> tuple[StepPhase, SlotId]:
     """The phase and the slot of a name in ``acks``."""
     phase, slot = name.split("-")
-    return cast(StepPhase, phase), int(slot)
+    return cast(StepPhase, phase), SlotId(int(slot))
 
 
 # -- appointments, if slots work in turns -----------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def of_attempt(number: int) -> Folder[Any]:
     return Folder(str(number), {})
 
 
-def of_order(stage: str, slot: int) -> str:
+def of_order(stage: str, slot: SlotId) -> str:
     """The root of the election among replicas of a slot, seen from that of their job; see ``election``."""
     return f"order/{stage}/{slot}"
 

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, Damaged, NotThere, ProtocolViolation
-from keyshift.model.keys import Assignment, UnitId, Versions, VersionsInJson
+from keyshift.model.keys import Assignment, SlotId, UnitId, Versions, VersionsInJson
 from keyshift.objects import Bucket, ByteProgress
 from keyshift.ordering import Position
 from keyshift.refusals import refusal
@@ -71,10 +71,10 @@ class SavedStage:
     """
 
     assignment: Assignment
-    places: dict[int, list[Location]]
-    positions: dict[int, Position] = field(default_factory=dict)
+    places: dict[SlotId, list[Location]]
+    positions: dict[SlotId, Position] = field(default_factory=dict)
 
-    def placed(self, slots: int, routers: int) -> dict[int, Position]:
+    def placed(self, slots: int, routers: int) -> dict[SlotId, Position]:
         """Where each of so many slots goes on, if they work in turns: all stand behind the same turn. A slot that was
         not there has no turns to be compared with those of other replicas, so its chain begins anew. The stage before
         may have another number of slots now: they are so many ``routers``, and stand behind one turn, too.
@@ -82,7 +82,7 @@ class SavedStage:
         known = next(iter(self.positions.values()), None)
         if known is None:
             return {}
-        placed = {slot: self.positions.get(slot, replace(known, chain=0)) for slot in range(slots)}
+        placed = {slot: self.positions.get(slot, replace(known, chain=0)) for slot in map(SlotId, range(slots))}
         return {slot: position.of_channels(routers) for slot, position in placed.items()}
 
     def by_unit(self) -> dict[int, list[Location]]:
@@ -117,9 +117,9 @@ class SavepointManifest:
             if isinstance(answer, RouterSaved):
                 self.offsets[int(number)], self.watermarks[int(number)] = answer.offset, answer.watermark
                 continue
-            saved.places[int(number)] = list(answer.places)
+            saved.places[SlotId(int(number))] = list(answer.places)
             if answer.position is not None:
-                saved.positions[int(number)] = answer.position
+                saved.positions[SlotId(int(number))] = answer.position
 
     @property
     def turns(self) -> dict[str, dict[int, int]]:
@@ -299,7 +299,7 @@ def participants(config: JobConfig) -> set[str]:
 
 def _require_chains(what: str, stage: str, locations: Iterable[Location]) -> None:
     """Require that each unit's first part is a whole, and each follows the one before; else ProtocolViolation."""
-    last: dict[int, int] = {}  # by unit
+    last: dict[UnitId, int] = {}
     for location in locations:
         if location.follows != (before := last.get(location.unit, 0)):
             wanted, found = (f"part {number}" if number else "nothing" for number in (location.follows, before))

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pyarrow as pa
 
 from keyshift.model import frames, messages
-from keyshift.model.keys import NO_VERSION
+from keyshift.model.keys import NO_VERSION, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
-from keyshift.runtime.slot import Cut, Mark, Moved
+from keyshift.runtime.slot import Cut, Divider, Moved
 from keyshift.runtime.succession import ChangeOfHands, UnitsMoved
 from keyshift.runtime.turns import TurnEnd
 from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.worker.router import RoutedBytes, Routing
 
-Results = Sequence[pa.RecordBatch | Mark | TurnEnd]
+Results = Sequence[pa.RecordBatch | Divider | TurnEnd]
 TELL_TURNS = 10  # one of so many turns is told without results, to be compared with that of other replicas
 CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has come to
 
@@ -34,12 +34,12 @@ class SlotOutput:
         """What goes out at the end of the batch, when nothing more comes."""
         return []
 
-    def promise(self, results: Results) -> int:
+    def promise(self, results: Results) -> Version:
         """Give, as a unit leaves, the newest version under which results of it go on from here. Under the slot's lock.
 
         ``results``: that were not given yet.
         """
-        return 0
+        return NO_VERSION
 
     @property
     def full(self) -> bool:
@@ -108,12 +108,12 @@ class NextStage(Routing, SlotOutput):
     def __init__(self, config: JobConfig, slot: int) -> None:
         self._armed: dict[str, PublishAssignment] = {}  # by snapshot: assignments that count from its cut
         self._given_up = ""  # the snapshot whose cut was passed before anybody here had heard of it
-        self._promised = 0  # no result of a unit that has left goes on under a later version; 0: of none has to
+        self._promised = NO_VERSION  # no result of a unit that has left goes on under a later one; 0: of none has to
         self._later: PublishAssignment | None = None  # an assignment that comes behind what was promised
         super().__init__(config)
         self._slot, self._slots, self._hop_us = slot, config.slots, config.hop_us
-        self._pending: list[pa.RecordBatch | Mark] = []
-        self._waits_since = 0.0  # for the assignment that the mark which is pending first needs
+        self._pending: list[pa.RecordBatch | Divider] = []
+        self._waits_since = 0.0  # for the assignment that the divider which is pending first needs
         self._frames = 0
         self._given_us = 0
 
@@ -130,25 +130,25 @@ class NextStage(Routing, SlotOutput):
             else:
                 self._announce(told)
 
-    def promise(self, results: Results) -> int:  # noqa: D102
+    def promise(self, results: Results) -> Version:  # noqa: D102
         with self._lock:
             wanted = (each.routed for each in (*self._pending, *results) if isinstance(each, Moved))
-            self._promised = max(self._core.machine.newest, self._promised, *wanted, 0)
+            self._promised = max(self._core.machine.newest, self._promised, *wanted)
             return self._promised
 
     def give(self, results: Results, markers: Sequence[SlotMarker], now_us: int) -> list[pa.RecordBatch]:  # noqa: D102
         self._pending += (each for each in results if not isinstance(each, TurnEnd))
         rows = passed_on(self._slot % self._slots, markers)
-        marked = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
-        if marked or not 0 <= now_us - self._given_us < self._hop_us:
+        divided = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
+        if divided or not 0 <= now_us - self._given_us < self._hop_us:
             self._given_us = now_us
             rows += self._up_to_date(now_us)
         return self.in_batch(rows)
 
     def _up_to_date(self, now_us: int) -> list[RoutedBytes]:
         rows: list[RoutedBytes] = []
-        while marks := [n for n, each in enumerate(self._pending) if not isinstance(each, pa.RecordBatch)]:
-            first = marks[0]
+        while dividers := [n for n, each in enumerate(self._pending) if not isinstance(each, pa.RecordBatch)]:
+            first = dividers[0]
             if first:
                 rows += self._frame(self._pending[:first], now_us)
                 self._pending = self._pending[first:]
@@ -162,13 +162,13 @@ class NextStage(Routing, SlotOutput):
         return rows
 
     def _moved(self) -> list[RoutedBytes]:
-        """One row for the mark that is pending first and those of units right behind it; none if it is a cut."""
+        """One row for the divider that is pending first and those of units right behind it; none if it is a cut."""
         changes: dict[bool, list[ChangeOfHands]] = {False: [], True: []}  # begun, ended
-        count = 0  # of marks, which are very many if units are
-        while count < len(self._pending) and isinstance(mark := self._pending[count], Moved):
-            if count and not self._may_say(mark):
+        count = 0  # of dividers, which are very many if units are
+        while count < len(self._pending) and isinstance(divider := self._pending[count], Moved):
+            if count and not self._may_say(divider):
                 break
-            changes[mark.left].append(ChangeOfHands(mark.unit, mark.version, mark.hop))
+            changes[divider.left].append(ChangeOfHands(divider.unit, divider.version, divider.hop))
             count += 1
         del self._pending[: max(count, 1)]
         said = UnitsMoved(tuple(changes[False]), tuple(changes[True]))
@@ -177,34 +177,34 @@ class NextStage(Routing, SlotOutput):
     def _keep_no_promise(self) -> None:
         """Keep no promise any more: all results of units that have left are on their way."""
         with self._lock:
-            self._promised, later, self._later = 0, self._later, None
+            self._promised, later, self._later = NO_VERSION, self._later, None
             if later is not None:
                 self._announce(later)
 
-    def _may_say(self, mark: Mark) -> bool:
-        """Whether what ``mark`` needs is known here; then the next frame is the first behind it."""
-        if isinstance(mark, Cut) and not mark.snapshot:
-            self.request_savepoint(mark.name)
+    def _may_say(self, divider: Divider) -> bool:
+        """Whether what ``divider`` needs is known here; then the next frame is the first behind it."""
+        if isinstance(divider, Cut) and not divider.snapshot:
+            self.request_savepoint(divider.name)
             return True
         with self._lock:
-            if isinstance(mark, Moved):
+            if isinstance(divider, Moved):
                 # What was promised of units that have left before this one came is kept: their results are out. And a
                 # snapshot behind which its old slot has routed does not begin here any more.
-                if self._later is not None and self._later.assignment.version <= mark.routed:
+                if self._later is not None and self._later.assignment.version <= divider.routed:
                     self._announce(self._later)
                     self._later = None
                 for told in self._armed.values():
-                    if told.assignment.version <= mark.routed:
+                    if told.assignment.version <= divider.routed:
                         self._announce(replace(told, snapshot=""))
-                known = self._core.machine.newest >= mark.routed
-            elif known := mark.name in self._armed:
-                self._announce(self._armed.pop(mark.name))
+                known = self._core.machine.newest >= divider.routed
+            elif known := divider.name in self._armed:
+                self._announce(self._armed.pop(divider.name))
             self._waits_since = 0.0 if known else self._waits_since or time.monotonic()
-            if known or isinstance(mark, Moved):
+            if known or isinstance(divider, Moved):
                 return known
-            given_up = time.monotonic() - self._waits_since > CUT_S or mark.name == self._begin.snapshot
+            given_up = time.monotonic() - self._waits_since > CUT_S or divider.name == self._begin.snapshot
             if given_up:  # the next stage does not take part in it any more
-                self._waits_since, self._given_up = 0.0, mark.name
+                self._waits_since, self._given_up = 0.0, divider.name
             return given_up
 
     def _frame(self, results: list[pa.RecordBatch], now_us: int) -> list[RoutedBytes]:

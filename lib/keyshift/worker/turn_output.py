@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from keyshift.model.keys import SlotId
 from keyshift.model.markers import SlotMarker, TurnTold
 from keyshift.ordering import Position
 from keyshift.runtime.turn_sender import Sender, TurnSender
@@ -58,7 +59,7 @@ class NextTurns(TurnRouting, SlotOutput):
         return self._core.holds
 
 
-def make_output(config: JobConfig, slot: int, position: Position | None) -> SlotOutput:
+def make_output(config: JobConfig, slot: SlotId, position: Position | None) -> SlotOutput:
     """Make the output of a slot of the stage of ``config``. ``position``: of one that works in turns, if it has had
     any.
     """

@@ -17,7 +17,7 @@ from keyshift.driver import job as module
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import GAP, Job
 from keyshift.driver.leader import Coordinator
-from keyshift.driver.snapshotter import MARK, capture
+from keyshift.driver.snapshotter import SNAPSHOT_PREFIX, capture
 from keyshift.driver.spark import interval
 from keyshift.driver.stage import history_of
 from keyshift.driver.step_log import StepLog
@@ -373,7 +373,7 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_
 
 
 def snapshot(version, offset):
-    return CompletedSnapshot(f"{MARK}{version}", version, {0: offset}, 10, {"counter": {0: 100}})
+    return CompletedSnapshot(f"{SNAPSHOT_PREFIX}{version}", version, {0: offset}, 10, {"counter": {0: 100}})
 
 
 def switch_to(job, *versions):
@@ -456,14 +456,16 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job
     switch_to(job, first + 2, version, first + 5)
     job.snapshots.replace([snapshot(first + 2, 5), snapshot(version, 9)])
     job.recover()
-    assert job.config.restore == f"{MARK}{version}" and job.offsets[-1] == {0: 9}
+    assert job.config.restore == f"{SNAPSHOT_PREFIX}{version}" and job.offsets[-1] == {0: 9}
     assert set(job.revoked) == {version, first + 5}, "what came out before it counts"
     assert job.output.calls[-2] == ("revoke", job.revoked)
 
 
 def unreadable(job, version):
     """A slot has said so of the snapshot of ``version``."""
-    job.counter.participant.acknowledge(nodes.UNREADABLE[1], nodes.Unreadable(f"{MARK}{version}", "no checksum"))
+    job.counter.participant.acknowledge(
+        nodes.UNREADABLE[1], nodes.Unreadable(f"{SNAPSHOT_PREFIX}{version}", "no checksum")
+    )
 
 
 def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
@@ -473,10 +475,10 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     job.recover()
     unreadable(job, first + 4)
     job.recover()
-    assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
+    assert job.config.restore == f"{SNAPSHOT_PREFIX}{first + 2}" and job.offsets[-1] == {0: 5}
     assert set(job.revoked) == set(range(first + 2, job.counter.history.begins[1] + 1))
-    assert f"{MARK}{first + 4} counts no more: no checksum" in job.notes[-1].text
-    assert f"goes on from {MARK}{first + 2}" in job.notes[-1].text
+    assert f"{SNAPSHOT_PREFIX}{first + 4} counts no more: no checksum" in job.notes[-1].text
+    assert f"goes on from {SNAPSHOT_PREFIX}{first + 2}" in job.notes[-1].text
     unreadable(job, first + 2)
     job.recover()
     assert "goes on from the beginning of the input" in job.notes[-1].text

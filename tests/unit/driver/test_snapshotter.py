@@ -11,7 +11,7 @@ from small_job import CONFIG
 from keyshift.driver import snapshotter as module
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.questions import Questions
-from keyshift.driver.snapshotter import MARK, Snapshotter, clear_acknowledgements
+from keyshift.driver.snapshotter import SNAPSHOT_PREFIX, Snapshotter, clear_acknowledgements
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId, Versions
@@ -297,7 +297,7 @@ def test_those_that_are_to_be_judged_are_all_kept_with_what_was_revoked_by_then(
     until(lambda: len(made.complete.taken) > 3)
     over(made.snapshotters[0])
     names = [record.name for record in made.complete.taken]
-    assert made.store.committed(MARK)[: len(names)] == names
+    assert made.store.committed(SNAPSHOT_PREFIX)[: len(names)] == names
     assert made.store.manifest(names[0]).revoked == revoked
 
 
@@ -397,7 +397,7 @@ def test_a_driver_that_was_deposed_commits_and_removes_nothing_and_says_nothing_
     snapshotter = made.begin()
     until(lambda: not snapshotter.writes)
     assert [snapshot.name for snapshot in made.complete.newest] == list(made.leader.snapshots)[1:3]
-    assert set(made.store.committed(MARK)) == {snapshot.name for snapshot in made.complete.newest}
+    assert set(made.store.committed(SNAPSHOT_PREFIX)) == {snapshot.name for snapshot in made.complete.newest}
     assert made.notes == []
     with pytest.raises(Deposed):
         snapshotter.check()

@@ -112,15 +112,15 @@ def test_the_profile_says_where_the_spark_of_all_runs_is(opened):
 
 def test_runs_with_replicas_need_no_spark_of_the_lab_and_have_to_fit_before_anything_is_opened(opened, monkeypatch):
     replicated = make_spec({"replicas": 2, "ordering": "live_robin"})
-    machine = Resources(cpus=2, memory=64 << 30, free=64 << 30)
-    monkeypatch.setattr(module.Resources, "here", lambda: machine)
+    resources = Resources(cpus=2, memory=64 << 30, free=64 << 30)
+    monkeypatch.setattr(module.Resources, "here", lambda: resources)
     with open_lab([replicated], "local"):
         pass
     assert opened[-1][3] == 0
     with open_lab([replicated, make_spec({"to_slots": 7})], "local"):
         pass
     assert opened[-1][3] == 9, "of the other one"
-    monkeypatch.setattr(module.Resources, "here", lambda: machine._replace(cpus=1))
+    monkeypatch.setattr(module.Resources, "here", lambda: resources._replace(cpus=1))
     before = len(opened)
     with pytest.raises(BadInput, match="this machine has 1; lower replicas"), open_lab([replicated], "local"):
         pass

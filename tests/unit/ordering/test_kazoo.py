@@ -26,7 +26,7 @@ def opened():
 def taken(machine):
     turns = []
     while (turn := machine.take(True)) is not None:
-        turns.append([(row.router, row.offset) for row in turn.rows] or "control")
+        turns.append([(row.router, row.offset) for row in turn.rows] or "barriers")
     return turns
 
 
@@ -164,7 +164,7 @@ def test_a_capture_cuts_no_record_and_comes_when_all_in_front_of_it_was_delivere
     machine.arrived([captures(1, 0), data(1, 1)])
     assert machine.take(False) is None, "state is elsewhere"
     turn = machine.take(True)
-    assert [row.router for row in turn.control] == [0, 1] and turn.number == 2
+    assert [row.router for row in turn.barriers] == [0, 1] and turn.number == 2
     assert machine.position.log == LogPlace(2, 1, 2)
     again = Kazoo(SETTING, machine.position)
     again.arrived([data(0, 1), data(1, 1)])  # behind the capture: one was delivered

@@ -103,7 +103,7 @@ def test_captures_behind_one_frame_are_as_many_as_where_each_epoch_has_its_own_f
     machine = LiveRobin(machine.setting, position)  # the next batch
     machine.arrived(waiting)
     turns += taken(machine)
-    told = [[row.payload for row in turn.control] for turn in turns]
+    told = [[row.payload for row in turn.barriers] for turn in turns]
     assert told == [[], [b"a", b"a"], [], [b"b", b"b"], [], []]
 
 

@@ -147,7 +147,7 @@ CLUSTER = Profile(spark=SparkProfile(master="local-cluster"))
 
 
 @pytest.mark.parametrize(
-    ("spec", "place", "machine", "words"),
+    ("spec", "place", "resources", "words"),
     [
         (SEVERAL, HERE, LARGE._replace(cpus=2), "each needs a processor at the least, so 3, and this machine has 2;"),
         (SEVERAL, HERE, LARGE._replace(free=GIB), r"3\.8 GiB of memory .* 1\.0 GiB are free; lower replicas, slots"),
@@ -158,9 +158,9 @@ CLUSTER = Profile(spark=SparkProfile(master="local-cluster"))
         (MANY, PODS, LARGE, r"1\.2 GiB of keys in its slots .* have 1\.0 GiB for that; raise .*spark\.memory_overhead"),
     ],
 )
-def test_what_is_missing_is_named_with_what_is_there(spec, place, machine, words):
+def test_what_is_missing_is_named_with_what_is_there(spec, place, resources, words):
     with pytest.raises(BadInput, match=words) as refused:
-        require_needs(spec, place, machine)
+        require_needs(spec, place, resources)
     assert "\n" not in str(refused.value)
 
 

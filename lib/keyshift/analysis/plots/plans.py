@@ -63,10 +63,10 @@ def _gantt(ax: Axes, plan: pd.DataFrame, colours: Mapping[int, Colour], rows: Ma
             ax.axvspan(step["step_begin_s"].iloc[0], step["end_s"].max(), color=_WAITING[gate], linewidth=0, zorder=0)
     steps = plan[plan["gate"] != "query"].groupby(["step", "destination"])
     taken = steps[["step_begin_s", "begin_s"]].min().reset_index()
-    _bars(ax, taken["destination"].map(rows), taken["step_begin_s"], taken["begin_s"], color=_AGREEING, zorder=1)
+    _spans(ax, taken["destination"].map(rows), taken["step_begin_s"], taken["begin_s"], color=_AGREEING, zorder=1)
     moving, changing = plan[~plan["asked_for"]], plan[plan["asked_for"]]
     source_colours = [colours[source] for source in moving["source"]]
-    _bars(ax, moving["destination"].map(rows), moving["begin_s"], moving["end_s"], color=source_colours, zorder=2)
+    _spans(ax, moving["destination"].map(rows), moving["begin_s"], moving["end_s"], color=source_colours, zorder=2)
     # Owners of many units change at the same moment: side by side, each can still be seen.
     offset = changing.groupby("destination").cumcount() / changing.groupby("destination")["unit"].transform("size")
     places = changing["destination"].map(rows) + 0.7 * (offset - 0.5)
@@ -74,7 +74,7 @@ def _gantt(ax: Axes, plan: pd.DataFrame, colours: Mapping[int, Colour], rows: Ma
     ax.scatter(changing["begin_s"], places, s=80, marker="_", linewidths=1, color=source_colours, zorder=2)
 
 
-def _bars(ax: Axes, rows: pd.Series, begins: pd.Series, ends: pd.Series, **how: Any) -> None:
+def _spans(ax: Axes, rows: pd.Series, begins: pd.Series, ends: pd.Series, **how: Any) -> None:
     ax.barh(rows, ends - begins, 0.7, begins, linewidth=0, **how)
 
 

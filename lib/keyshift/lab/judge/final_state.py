@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.driver.job import Job
-from keyshift.driver.snapshotter import MARK
+from keyshift.driver.snapshotter import SNAPSHOT_PREFIX
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.model.keys import SomeUnits
@@ -140,7 +140,7 @@ def cuts_of(store: SavepointStore, final: FinalState) -> dict[str, FinalState]:
     """The state at every snapshot that is in the ``store`` of a job, as if the job, which ended as ``final``, had ended
     there. Raises ServiceUnavailable.
     """
-    return {name: _cut(store, name, final) for name in store.committed(MARK)}
+    return {name: _cut(store, name, final) for name in store.committed(SNAPSHOT_PREFIX)}
 
 
 def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState:

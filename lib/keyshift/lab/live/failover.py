@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job, Past
-from keyshift.driver.snapshotter import MARK
+from keyshift.driver.snapshotter import SNAPSHOT_PREFIX
 from keyshift.driver.stage import history_of
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.live.presence import Presence
@@ -178,7 +178,7 @@ class JobFailover:
         if config.keep_snapshots:
             store = SavepointStore(config.endpoints, config.job)
             furthest: Counter[int] = Counter()
-            for name in store.committed(MARK):
+            for name in store.committed(SNAPSHOT_PREFIX):
                 furthest |= Counter(store.manifest(name).offsets)
             self._job.output.require_input(furthest)
         while begin := journal.newest:

@@ -15,7 +15,7 @@ from typing import Any
 from keyshift.driver.agreement import Agreement, Member, MemberSay
 from keyshift.driver.job import Job, forget_attempts, newest_attempt
 from keyshift.driver.job_faults import ServicesToHit
-from keyshift.driver.snapshotter import CAPTURE, capture
+from keyshift.driver.snapshotter import CAPTURE_PREFIX, capture
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.plans.stage_plans import PlansPast
@@ -143,7 +143,7 @@ class Replicas:
         job, last = replica.job, replica.job.stages[-1]
         with self._capturing:
             self._captured += 1
-            name = f"{CAPTURE}{job.config.attempt:03d}-{self._captured:06d}"  # they ascend
+            name = f"{CAPTURE_PREFIX}{job.config.attempt:03d}-{self._captured:06d}"  # they ascend
             saved, written = capture(job.config, job.stages, check, name)
         said = StateWritten(last.name, saved.name)
         self.traffic.await_slots(range(last.config.slots), said, check, replica.number)

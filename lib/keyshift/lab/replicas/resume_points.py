@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 from keyshift.clock import SECOND_US, now_us
-from keyshift.driver.snapshotter import CAPTURE, clear_acknowledgements
+from keyshift.driver.snapshotter import CAPTURE_PREFIX, clear_acknowledgements
 from keyshift.lab.live.failover import Written
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.model.errors import MigrationFailed, QueryDied, ServiceUnavailable
@@ -165,7 +165,7 @@ class ResumePoints:
         needed, endpoints = mine | self._needed(), self._replicas.all[0].job.config.endpoints
         for writer in {job for job, _ in needed}:
             names = sorted(name for job, name in needed if job == writer)
-            SavepointStore(endpoints, writer).keep_only(names, CAPTURE)
+            SavepointStore(endpoints, writer).keep_only(names, CAPTURE_PREFIX)
 
     def _clear(self) -> None:
         """Remove what slots of replicas have acknowledged of steps: another process has it from the journal."""

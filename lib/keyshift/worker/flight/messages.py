@@ -196,7 +196,7 @@ class Label:
     deleted: tuple[int, ...] = ()
     home: str = ""
     reference: str = ""
-    routed: int = 0
+    routed: Version = NO_VERSION
     part: CopyPart | None = None
 
     @property

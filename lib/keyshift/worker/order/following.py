@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from keyshift.model.keys import SlotId
 from keyshift.wire.config import JobConfig
 from keyshift.wire.election import Election
 from keyshift.worker.order.log import OrderLog
@@ -26,7 +27,7 @@ class Following:
     ``append``, ``resign`` and ``withdraw`` are for whoever carries out what the machine wants.
     """
 
-    def __init__(self, config: JobConfig, slot: int, offset: int) -> None:
+    def __init__(self, config: JobConfig, slot: SlotId, offset: int) -> None:
         endpoints, replica = config.endpoints, config.replica
         self._log = OrderLog(endpoints, config.order_topic, config.slots_before + slot, offset, replica)
         stage_and_slot, session_s = (config.stage, slot), config.session_ms / 1000

@@ -26,7 +26,7 @@ from keyshift.worker.state.replicator import Replicator
 class SlotEffects:
     """The effects, with a courier for each kind that leaves. ``promise(results)``: see ``SlotOutput.promise``."""
 
-    def __init__(self, shared: Shared, snapshots: SlotSnapshots, promise: Callable[[Results], int]) -> None:
+    def __init__(self, shared: Shared, snapshots: SlotSnapshots, promise: Callable[[Results], Version]) -> None:
         self._shared, self._snapshots, self._promise = shared, snapshots, promise
         core, clients, failed = shared.core, shared.clients, shared.background.failed
         addresses = Addresses(shared.coordination, shared.config.deadline_s)
@@ -70,7 +70,7 @@ class SlotEffects:
         leaving: dict[int, list[Shipment]] = {}  # by slot, as what goes together travels together
         messages: dict[int, list[StepMessage]] = {}
         effects = core.take_effects()
-        routed = self._promise(core.results) if any(isinstance(effect, Leave) for effect in effects) else 0
+        routed = self._promise(core.results) if any(isinstance(effect, Leave) for effect in effects) else NO_VERSION
         for effect in effects:
             match effect:
                 case Leave():
@@ -108,7 +108,7 @@ class SlotEffects:
         for slot, some in messages.items():
             self.departures.tell(slot, some, core.modes[some[0].version])
 
-    def _shipment(self, leave: Leave, routed: int) -> Shipment:
+    def _shipment(self, leave: Leave, routed: Version) -> Shipment:
         send = leave.send
         self._count_lent(send.unit)
         self._aligned_us[send.unit] = now_us()

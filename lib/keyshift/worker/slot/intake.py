@@ -90,7 +90,7 @@ class TurnIntake(Intake):
     def go_on(self) -> None:  # noqa: D102
         order, core = self._order, self._turns
         while turn := order.take(core.ready):
-            for barrier in turn.control[:1]:
+            for barrier in turn.barriers[:1]:
                 self.stood[bytes(barrier.payload).decode()] = order.position
             core.deliver(turn)
         for effect in order.take_effects():
@@ -148,7 +148,7 @@ class LedIntake(TurnIntake):
             super().go_on()
 
     def over(self) -> bool:  # noqa: D102
-        self._over = super().over() and not self._order.owes_control
+        self._over = super().over() and not self._order.owes_barriers
         if self._over:
             self._following.withdraw()
         return self._over
