@@ -53,7 +53,7 @@ def ended(monkeypatch):
         stage = StageEnd("counter", Ownership(run.assignments), [1], {}, [])
         offsets = more.pop("offsets", {0: 10, 1: 10})
         final = FinalState(offsets, lambda timers, units: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
-        return EndedJob(workload, traffic, SimpleNamespace(offered=total), final, [], **more)
+        return EndedJob(workload, traffic, SimpleNamespace(offered=total, rate_changed=False), final, [], **more)
 
     return make
 
