@@ -221,7 +221,7 @@ def test_the_runs_and_notebooks_of_batches_and_what_is_missing(tmp_path):
     write_notebook(tmp_path / "notebooks" / "load.ipynb")
     bench, batch = Bench(tmp_path), prepared(tmp_path, "grid: {skew: [0.25, 0.5]}")
     bench.run(batch, Notebooks())
-    store = result_store()
+    store = result_store(client := MemoryBucket())
     store.put_run(run(0), tables())
     store.put_run(run(7), tables())  # of no batch
     batches = Batches("small", [(batch, ended(batch, bench.records))], bench.records)
@@ -231,6 +231,11 @@ def test_the_runs_and_notebooks_of_batches_and_what_is_missing(tmp_path):
     assert "anew, but for the notebooks and the page of the sets:" in index, "records of batches are in no export"
     assert 'href="batches.html">All small sets</a>' in index and "1 of their runs is not stored any more" in index
     assert "2 of 2 executions of 1 batch have ended." in (tmp_path / "out" / "batches.html").read_text()
+    client.objects[broken := f"runs/{run(1).run_id}/manifest.json"] = b"{}"
+    assert pack(store, [], tmp_path / "broken", Imprint(), batches=batches) == 1
+    index = (tmp_path / "broken" / "index.html").read_text()
+    assert "of 1 stored run (1 more could not be read)" in index and "not stored any more" not in index
+    del client.objects[broken]
     bench.records.remove("small", [f"{batch.executions[1].id}/load.ipynb"])
     pack(store, [], tmp_path / "less", Imprint(), batches=batches)
     assert len(list((tmp_path / "less" / "notebooks").glob("*.html"))) == 1
