@@ -90,7 +90,8 @@ def test_the_crate_says_whose_it_is_and_of_every_file_and_run_what_they_are(fold
         (run(2, "lazy").run_id, "died", "FailedActionStatus"),
     ]
     assert actions[0]["startTime"] == "2026-01-01T12:00:00+00:00"
-    assert {result.id for result in actions[0]["result"]} == {"data/runs.parquet", "data/manifests.jsonl"}
+    files = {"data/runs.parquet", "data/manifests.jsonl", f"runs/{run(0, 'drrs').run_id}.html"}
+    assert {result.id for result in actions[0]["result"]} == files
 
 
 def test_what_there_is_to_know_of_the_runs_is_there_and_nothing_tells_whose_machine_it_was(folder):
@@ -149,6 +150,9 @@ def test_a_run_that_a_notebook_shows_has_a_page_of_its_own_if_it_is_not_correct_
     (link,) = re.findall(rf'href="(.*?)">{shown.run_id}<', (tmp_path / "out" / "runs" / "keycount.html").read_text())
     page = (tmp_path / "out" / "runs" / link).resolve()
     assert page.with_suffix(".ipynb").read_bytes() == store.get_file(shown.run_id, "load.ipynb")
+    actions = {action.id[1:]: action for action in ROCrate(tmp_path / "out").root_dataset["mentions"]}
+    pages = {run_id: [file.id for file in action["result"]][2:] for run_id, action in actions.items()}
+    assert pages == {shown.run_id: []} | {each.run_id: [f"runs/{each.run_id}.html"] for each in (bad, alone)}
     test_pages_lead_to_files_of_the_folder_alone(tmp_path / "out")
     pack(store, [shown.run_id], tmp_path / "named", Imprint())
     assert (tmp_path / "named" / "runs" / f"{shown.run_id}.html").is_file()
