@@ -84,18 +84,23 @@ def needs_of(spec: RunSpec) -> Needs:
         keys,
         in_slots,
         tasks + units + keys,
-        _verdict_bytes(spec),
+        verdict_bytes(spec, spec.run.load_s),
         servers,
     )
 
 
-def _verdict_bytes(spec: RunSpec) -> int:
-    events = sum(load.events(spec.run.load_s) for load in spec.loads)
+def verdict_bytes(spec: RunSpec, load_s: float) -> int:
+    """What the driver has of all events of ``load_s`` seconds of a run's load when they are judged together, about."""
+    events = _events(spec, load_s)
     if spec.workload.only(ALL_UNITS) is None:
         return int(events * JUDGED_BYTES)
     groups = np.arange(1.0, spec.workload.key_groups + 1)
     largest = 1 / np.sum(groups**-spec.workload.skew)  # share of a key group, all of which is judged together
     return int(events * TABLED_BYTES + min(events, max(PART_EVENTS, events * largest)) * IN_PART_BYTES)
+
+
+def _events(spec: RunSpec, load_s: float) -> float:
+    return sum(load.events(load_s) for load in spec.loads)
 
 
 def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:

@@ -85,7 +85,8 @@ def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
 def _both(one: Asked, other: Asked) -> Asked:
     """What is asked for one after the other, in the place of the first."""
     also = tuple(dict.fromkeys((*one.also, *other.also)))
-    return Asked((*one.specs, *other.specs), one.place, also, one.load_s + other.load_s)
+    largest = max(one.verdict_bytes, other.verdict_bytes)
+    return Asked((*one.specs, *other.specs), one.place, also, one.load_s + other.load_s, largest)
 
 
 def _starting(sources: Sequence[str]) -> list[int]:
@@ -221,7 +222,8 @@ def forecast(prepared: PreparedBatch, records: Files | None, machine: Resources,
     earlier = _took(records, prepared) if records else []
     known = [(possible[key].load_s, took_s) for key, took_s in earlier if key in possible]
     specs = [spec for each in to_do for spec in each.specs]
-    needs = reduce(or_, map(needs_of, specs), Needs())
+    verdicts = [Needs(verdict_bytes=each.verdict_bytes) for each in to_do]
+    needs = reduce(or_, [*map(needs_of, specs), *verdicts], Needs())
     place = next((each.place for each in to_do if each.specs), load_profile())
     return Forecast(
         name,

@@ -111,6 +111,21 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     assert "skew = -1" in refused[2]
 
 
+def test_migrations_of_one_job_have_one_verdict_and_other_runs_one_each(folder):
+    notebook, of_each = folder / "notebooks" / "load.ipynb", 2000 * (170 + 260)
+
+    def verdict_bytes():
+        return forecast(prepared(folder), None, MACHINE).needs.verdict_bytes
+
+    assert verdict_bytes() == (6 + 24) * of_each
+    write_notebook(notebook, defaults=DEFAULTS, code=MEASURES.replace("one_job=False", "one_job=True"))
+    assert verdict_bytes() == (6 + 2 * 2 * 24) * of_each
+    copy = nbformat.read(notebook, as_version=4)
+    copy.cells.append(nbformat.v4.new_code_cell("measure(named(['lazy']), common, one_job=False)"))
+    nbformat.write(copy, notebook)
+    assert verdict_bytes() == (6 + 2 * 2 * 24) * of_each, "the largest one counts"
+
+
 def test_what_cannot_be_told_is_not_refused_and_takes_as_long_as_the_others_of_its_set(folder):
     notebook = folder / "notebooks" / "load.ipynb"
     write_notebook(notebook, defaults=DEFAULTS, code=f"%matplotlib inline\n{MEASURES}")
