@@ -10,6 +10,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import ALL_UNITS, Assignment
 from keyshift.place.profile import CLUSTER, Profile
+from keyshift.results.tables import TABLES
 from keyshift.results.verdict import PART_EVENTS
 from keyshift.services import limits
 from keyshift.state import backends
@@ -23,6 +24,7 @@ UNIT_BYTES = 8 << 10  # of a unit, whatever is in it: 4 to 5 KiB in a slot, the 
 MOVED_PER_S = 2000  # small units in one step, from all slots together: 2^15 took 14 s on two busy processors
 JUDGED_BYTES = 2 * GIB / 1e6  # of an event in the verdict, as a soak of windowcount had it (docs/faults.md)
 TABLED_BYTES, IN_PART_BYTES = 170, 260  # of keycount: of each event, and of those that are judged together beside that
+LATENCY_BYTES = sum(field.type.bit_width // 8 for field in TABLES["latency"])  # of each event, in the table of a run
 
 
 class Resources(NamedTuple):
@@ -87,6 +89,11 @@ def needs_of(spec: RunSpec) -> Needs:
         verdict_bytes(spec, spec.run.load_s),
         servers,
     )
+
+
+def kept_bytes(spec: RunSpec) -> int:
+    """What a notebook keeps of a run and its repetitions until it ends, about: the latency of each event."""
+    return int(_events(spec, spec.run.load_s) * spec.run.repetitions * LATENCY_BYTES)
 
 
 def verdict_bytes(spec: RunSpec, load_s: float) -> int:

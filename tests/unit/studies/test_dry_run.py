@@ -96,7 +96,7 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     assert told.estimate == Estimate(2 * 120.0, 0)
     assert (told.needs.cores, told.needs.servers) == (6, ())
     assert sorted(told.refused.values()) == [[3, 4], [5, 6], [7]]
-    assert told.row()["cores"] == 6
+    assert (told.row()["cores"], told.row()["kept_bytes"]) == (6, 4 * 30 * 2000 * 18)
     first, needs, services, *refused = told.lines()
     assert first == (
         "batch small: 7 executions of load.ipynb, 7 to do, with 8 runs; about 4 min of load by the parameters (records "
@@ -104,7 +104,8 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     )
     assert needs == (
         "  needs 6 cores of Spark (tasks at once), 1.6 GiB of memory before the first event, about 25 MiB more in the "
-        "driver for a verdict; no executors, Spark in one process"
+        "driver for a verdict and 4 MiB for the latencies of all runs of an execution; no executors, Spark in one "
+        "process"
     )
     assert services.startswith("  services: Kafka (embedded, one node), ZooKeeper")
     assert refused[0].startswith("  cannot run here, execution 3, 4: the run needs ")
