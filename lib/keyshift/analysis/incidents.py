@@ -3,7 +3,7 @@ summary rows and tables in, a table or sentences out.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from math import isfinite
+from math import isfinite, isnan
 
 import pandas as pd
 
@@ -68,7 +68,8 @@ def incident_sentences(
     measure is known of no single run (a column of one's own), and so are ``LEAST_LATE`` of late results; where both
     were repeated, what may be chance (Welch, 95 %) is called so. Nothing is known of a point whose runs died, or are
     wrong. One that was not seen to recover may be worse than what is known of its spike and silence, so it is neither
-    better than another one in them nor the same. Raises BadInput if there is no such measure.
+    better than another one in them nor the same. A point of ``against`` at which nothing moved is told: no migration
+    of it has helped. Raises BadInput if there is no such measure.
     """
     need(table, measures, "incident_sentences")
     said = verdict_sentences(rows)
@@ -87,6 +88,12 @@ def incident_sentences(
                 unseen = open_ended if measure in UNTIL_RECOVERY else set()
                 told = _relief(point, pain, known, LEAST_LATE if measure == LATE else 0.0, values, unseen)
             said.append(f"{measure}: {told}.")
+    for point in against:
+        there = table.attrs.get(_OF_RUNS, {}).get(THERE, {}).get(point, [])
+        if left := sum(map(isnan, there)):
+            said.append(
+                f"In {left} of {len(there)} runs of **{point}** nothing is known to have moved: the job was as it was."
+            )
     return said
 
 

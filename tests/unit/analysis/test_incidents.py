@@ -104,6 +104,16 @@ def test_late_results_of_repetitions_are_tested_for_chance_and_what_nobody_knows
     ]
 
 
+def test_of_a_point_at_which_nothing_moved_that_is_said():
+    rows = [row(name, 9.0) | {"parameters": {"seed": seed}} for name in "abc" for seed in range(2)]
+    late = {"a": [latency(600, 600)] * 2, "b": [latency(9, 600)] * 2, "c": [latency(9, 9)] * 2}
+    there = {"a": [migration()] * 2, "b": [migration(3.0), migration()], "c": [migration(3.0)] * 2}
+    table = incident_table(rows, late, there, slo_ms=500)
+    said = incident_sentences(rows, table, {"b": "a", "c": "a"}, [LATE])
+    assert said[-1] == "In 1 of 2 runs of **b** nothing is known to have moved: the job was as it was."
+    assert len(said) == 1 + 2 + 1
+
+
 @pytest.mark.parametrize(
     ("recovered", "words"),
     [
