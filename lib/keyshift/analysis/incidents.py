@@ -4,6 +4,7 @@ summary rows and tables in, a table or sentences out.
 
 from collections.abc import Collection, Mapping, Sequence
 from math import isfinite, isnan
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -33,18 +34,21 @@ def incident_table(
     latencies: Mapping[str, Sequence[pd.DataFrame]],
     migrations: Mapping[str, Sequence[pd.DataFrame]],
     slo_ms: float,
+    more: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({}),
 ) -> pd.DataFrame:
-    """One row per point: verdict, runs, late results in %, seconds until the last unit was there, and some measures of
-    ``comparison_table``. What its runs do not know is NaN.
+    """One row per point: verdict, runs, late results in %, seconds until the last unit was there, ``more``, and some
+    measures of ``comparison_table``. What its runs do not know is NaN.
 
     Late are results of events created from the request on whose latency is above ``slo_ms``. The last unit is there
     when it is installed, counted from the first request, whatever becomes of state that moves later. Both are medians
     over the correct runs, whose ``latencies`` and ``migrations`` (tables, by point) are given; NaN if there is none.
+    So is each measure of ``more``, by its name, which has a value of each correct run, by point.
     What they are of each run is in ``attrs``, for ``incident_sentences``.
     """
-    of_runs = {
+    of_runs: dict[str, Mapping[str, Sequence[float]]] = {
         LATE: {name: [_late(latency, slo_ms) for latency in some] for name, some in latencies.items()},
         THERE: {name: [float(each["installed_s"].max()) for each in some] for name, some in migrations.items()},
+        **more,
     }
     table = comparison_table(rows).set_index("strategy")
     medians = {name: pd.Series({point: middle(each) for point, each in by.items()}) for name, by in of_runs.items()}
