@@ -11,8 +11,9 @@ def test_events_without_work_say_nothing_of_the_limit_of_a_slot():
     rows = [row("skew 1.5, 2 balanced slots"), row("skew 1.5, 4 slots")]
     points = [[each["strategy"]] for each in rows]
     same = {"rows": rows, "balanced": points[0], "rescaled": points[1], "skews": [1.5], "peak": 700.0, "key_groups": 16}
+    same |= {"hottest": [], "more_slots": 4}
     same["table"] = pd.DataFrame({"verdict": "ok", "late results (%)": [1.0, 2.0]}, index=points[0] + points[1])
-    told = [execute("incidents/09_hot_key", "hottest", work_us=work_us, **same)["said"] for work_us in (0.0, 2000.0)]
+    told = [execute("incidents/09_hot_key", "zipf_mass", work_us=work_us, **same)["said"] for work_us in (0.0, 2000.0)]
     assert [any("a slot takes 500" in line for line in said) for said in told] == [False, True]
     assert len(told[0]) + 1 == len(told[1])
 
@@ -35,6 +36,20 @@ def test_each_cut_over_is_compared_with_the_one_that_comes_before_it():
     assert [spec.job.copy_lag_keys for spec in asked("incidents/07_cut_over", keys=900, lag_keys=9).specs][1:] == [
         900,
         9,
+    ]
+
+
+def test_more_slots_are_beside_a_job_that_is_left_as_it_is_where_the_skew_is_the_largest():
+    specs = asked("incidents/09_hot_key", skews=[1.5, 3.5, 2.5]).specs
+    still = [spec.workload.skew for spec in specs if spec.scenario.to_slots == spec.job.slots]
+    assert still == [3.5] and len(specs) == 7
+    names = {"skews": [3.5], "hottest": [3.5], "more_slots": 4, "work_us": 0.0}
+    points = {"skew 3.5, left as it is": 90.0, "skew 3.5, 4 slots": 91.0, "skew 3.5, 2 balanced slots": 30.0}
+    _, rescaled, balanced = points
+    said = told_of("incidents/09_hot_key", "zipf_mass", points, rescaled=[rescaled], balanced=[balanced], **names)
+    assert said[-2:] == [
+        f"late results (%): 91 with **{rescaled}**, 90 with **skew 3.5, left as it is**; it did not help here.",
+        f"late results (%): 30 with **{balanced}**, 91 with **{rescaled}**; it helped, 3.0 times less.",
     ]
 
 
