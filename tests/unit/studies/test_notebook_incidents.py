@@ -1,5 +1,7 @@
 """Notebooks of incidents: which runs they ask for, and what they say of some that were made up."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 from small_notebooks import asked, code, execute
 from small_store import row, run, tables
@@ -20,7 +22,7 @@ def test_events_without_work_say_nothing_of_the_limit_of_a_slot():
 
 def told_of(notebook, name, points, **names):
     """What a notebook of incidents says of ``points``, whose measures all are the value of each."""
-    measures = "late results (%)", "P99 spike (ms)", "moved (MiB)", "copied (MiB)", "completion (s)"
+    measures = "late results (%)", "P99 spike (ms)", "moved (MiB)", "copied (MiB)", "completion (s)", "silence (ms)"
     table = pd.DataFrame(dict.fromkeys((*measures, "last unit there after (s)"), points)).assign(verdict="ok")
     rows = [row(point, steps=2) for point in points]
     return execute(notebook, name, points=points, rows=rows, table=table, **names)["said"]
@@ -50,6 +52,15 @@ def test_more_slots_are_beside_a_job_that_is_left_as_it_is_where_the_skew_is_the
     assert said[-2:] == [
         f"late results (%): 91 with **{rescaled}**, 90 with **skew 3.5, left as it is**; it did not help here.",
         f"late results (%): 30 with **{balanced}**, 91 with **{rescaled}**; it helped, 3.0 times less.",
+    ]
+
+
+def test_it_is_said_when_the_last_unit_of_rescales_with_deaths_has_arrived():
+    points, study = {"rare": 13.5, "frequent": 11.0}, SimpleNamespace(correct=["rare", "frequent"])
+    said = told_of("incidents/03_dying_slot", "incident_sentences", points, study=study, rescales=3, gap_s=6.0)
+    assert said[-2:] == [
+        "rare: the last unit arrived 1.5 s after the last request.",
+        "frequent: no unit is known to have arrived after the last request.",
     ]
 
 
