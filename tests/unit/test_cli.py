@@ -3,6 +3,7 @@ import io
 import json
 import os
 import pwd
+import re
 import signal
 import subprocess
 import sys
@@ -254,6 +255,17 @@ def test_small_numbers_of_stored_runs_are_whole_for_a_script(tmp_path, store):
     compared = keyshift("results", "compare", *ids, "--json", home=tmp_path).stdout
     [rate] = [row for row in map(json.loads, compared.splitlines()) if "rate" in row.values()]
     assert (rate["one"], rate["other"]) == (1.5e-12, 0.1234567890123)
+
+
+def test_the_last_line_of_an_artifact_says_how_long_it_took(tmp_path, monkeypatch):
+    def pack(store, run_ids, folder, *_):
+        folder.mkdir()
+        return 3
+
+    monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_, **__: contextlib.nullcontext(ENDPOINTS))
+    monkeypatch.setattr("keyshift.studies.artifact.pack", pack)
+    done = keyshift("artifact", "-o", str(tmp_path / "new"), home=tmp_path)
+    assert re.fullmatch(r"\S+new: 3 runs, 0\.0 MiB, made in \d+ s; open \S+, look before you publish\n", done.stdout)
 
 
 def test_a_tape_can_be_written_and_checked(tmp_path):

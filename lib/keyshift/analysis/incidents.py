@@ -3,7 +3,8 @@ summary rows and tables in, a table or sentences out.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from math import isfinite
+from math import isfinite, isnan
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -33,18 +34,21 @@ def incident_table(
     latencies: Mapping[str, Sequence[pd.DataFrame]],
     migrations: Mapping[str, Sequence[pd.DataFrame]],
     slo_ms: float,
+    more: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({}),
 ) -> pd.DataFrame:
-    """One row per point: verdict, runs, late results in %, seconds until the last unit was there, and some measures of
-    ``comparison_table``. What its runs do not know is NaN.
+    """One row per point: verdict, runs, late results in %, seconds until the last unit was there, ``more``, and some
+    measures of ``comparison_table``. What its runs do not know is NaN.
 
     Late are results of events created from the request on whose latency is above ``slo_ms``. The last unit is there
     when it is installed, counted from the first request, whatever becomes of state that moves later. Both are medians
     over the correct runs, whose ``latencies`` and ``migrations`` (tables, by point) are given; NaN if there is none.
+    So is each measure of ``more``, by its name, which has a value of each correct run, by point.
     What they are of each run is in ``attrs``, for ``incident_sentences``.
     """
-    of_runs = {
+    of_runs: dict[str, Mapping[str, Sequence[float]]] = {
         LATE: {name: [_late(latency, slo_ms) for latency in some] for name, some in latencies.items()},
         THERE: {name: [float(each["installed_s"].max()) for each in some] for name, some in migrations.items()},
+        **more,
     }
     table = comparison_table(rows).set_index("strategy")
     medians = {name: pd.Series({point: middle(each) for point, each in by.items()}) for name, by in of_runs.items()}
@@ -68,7 +72,8 @@ def incident_sentences(
     measure is known of no single run (a column of one's own), and so are ``LEAST_LATE`` of late results; where both
     were repeated, what may be chance (Welch, 95 %) is called so. Nothing is known of a point whose runs died, or are
     wrong. One that was not seen to recover may be worse than what is known of its spike and silence, so it is neither
-    better than another one in them nor the same. Raises BadInput if there is no such measure.
+    better than another one in them nor the same. A point of ``against`` at which nothing moved is told: no migration
+    of it has helped. Raises BadInput if there is no such measure.
     """
     need(table, measures, "incident_sentences")
     said = verdict_sentences(rows)
@@ -87,6 +92,12 @@ def incident_sentences(
                 unseen = open_ended if measure in UNTIL_RECOVERY else set()
                 told = _relief(point, pain, known, LEAST_LATE if measure == LATE else 0.0, values, unseen)
             said.append(f"{measure}: {told}.")
+    for point in against:
+        there = table.attrs.get(_OF_RUNS, {}).get(THERE, {}).get(point, [])
+        if left := sum(map(isnan, there)):
+            said.append(
+                f"In {left} of {len(there)} runs of **{point}** nothing is known to have moved: the job was as it was."
+            )
     return said
 
 

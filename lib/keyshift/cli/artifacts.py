@@ -1,5 +1,6 @@
 """Stored runs as a folder to publish."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +42,9 @@ def artifact(
     from keyshift.studies import batch as of_batches
     from keyshift.studies.artifact import Batches, pack
     from keyshift.studies.crate import Imprint
+    from keyshift.studies.dry_run import duration
 
+    begin = time.monotonic()
     if run_ids and every:
         raise BadInput("keyshift artifact: give runs, or --all and a kind of sets (smoke, small or paper)")
     require_folder("--output", output)
@@ -56,4 +59,5 @@ def artifact(
         batches = Batches(every, ended, records) if every else None
         count = pack(ResultStore(endpoints), run_ids or [], output, imprint, meanings, batches)
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
-    typer.echo(f"{output}: {count} runs, {size / 2**20:.1f} MiB; open {output / 'index.html'}, look before you publish")
+    what = f"{count} runs, {size / 2**20:.1f} MiB, made in {duration(time.monotonic() - begin)}"
+    typer.echo(f"{output}: {what}; open {output / 'index.html'}, look before you publish")

@@ -17,10 +17,11 @@ from keyshift.lab.live.job import LiveJob
 from keyshift.lab.machine.auto_load import cores_of
 from keyshift.lab.machine.load_cost import cost_spec, kept_cost
 from keyshift.lab.run import Lab
+from keyshift.lab.scripts.series import judged
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.ordering import orderings
-from keyshift.place.needs import Resources, needs_of, require_needs, size
+from keyshift.place.needs import Resources, require_needs, size, verdict_bytes
 from keyshift.place.profile import Profile, load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
@@ -35,13 +36,15 @@ ANSWER_S = 5.0
 @dataclass(frozen=True)
 class Asked:
     """What was to be started: runs in a place, and what they start beside its services. ``lasts_s``: for how long they
-    get load, if their specs do not say that.
+    get load, if their specs do not say that. ``verdict_bytes``: what the largest verdict takes in the driver, about:
+    that on a run, or on all migrations of one job.
     """
 
     specs: tuple[RunSpec, ...]
     place: Profile
     also: tuple[str, ...] = ()
     lasts_s: float | None = None
+    verdict_bytes: int = 0
 
     @property
     def load_s(self) -> float:
@@ -120,15 +123,16 @@ def open_lab(
     cores: int = 0,
     lasts_s: float | None = None,
     warned: bool = False,
+    one_job: bool = False,
 ) -> Iterator[Lab]:
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
     ``cores``: logical ones, if the specs need less. ``lasts_s``: seconds of load, if they are not those of the specs.
-    ``warned``: see ``require_possible_here``.
+    ``warned``, ``one_job``: see ``require_possible_here``.
     Raises KeyshiftError before anything is started, as ``require_possible_here`` and, if it has a Spark,
     ``require_no_spark`` do, and before Spark is started, as ``require_session`` does.
     """
-    place = require_possible_here(specs, profile, lasts_s=lasts_s, warned=warned)
+    place = require_possible_here(specs, profile, lasts_s=lasts_s, warned=warned, one_job=one_job)
     needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
@@ -149,37 +153,40 @@ def require_possible_here(
     also: Sequence[str] = (),
     lasts_s: float | None = None,
     warned: bool = False,
+    one_job: bool = False,
 ) -> Profile:
     """Require that each of ``specs`` can run in the profile, and return it. Whatever starts a run asks this before it
     starts anything. What is too much for this machine without being refused is told, unless whoever has started this
     process has told it (``warned``).
 
-    ``also``, ``lasts_s``: see ``Asked``.
+    ``also``, ``lasts_s``: see ``Asked``. ``one_job``: whether those that can be are migrations of one job.
     Raises KeyshiftError if Java is missing, the user has no name, the profile is not right, or a run does not fit into
     it.
     """
     place = load_profile(profile)
-    _stop_if_asked(Asked(tuple(specs), place, tuple(also), lasts_s))
+    verdicts = judged(specs) if one_job else ((spec, spec.run.load_s) for spec in specs)
+    largest = max((verdict_bytes(spec, load_s) for spec, load_s in verdicts), default=0)
+    asked = Asked(tuple(specs), place, tuple(also), lasts_s, largest)
+    _stop_if_asked(asked)
     resources = Resources.here()
     require_java()
     for spec in specs:
         require_fit(spec, place, resources)
     if not warned:
-        _tell_what_is_too_much(specs, place, resources)
+        _tell_what_is_too_much(asked, resources)
     return place
 
 
-def _tell_what_is_too_much(specs: Sequence[RunSpec], place: Profile, resources: Resources) -> None:
+def _tell_what_is_too_much(asked: Asked, resources: Resources) -> None:
     """Tell if a verdict needs too much memory, or the load too many processors, if it is known what one costs here."""
-    judged = max((needs_of(spec).verdict_bytes for spec in specs), default=0)
-    if judged > resources.memory:
+    if asked.verdict_bytes > resources.memory:
         _tell_once(
-            f"a verdict takes about {size(judged)} in the driver, and this machine has {size(resources.memory)}; "
-            "nothing is refused for that"
+            f"a verdict takes about {size(asked.verdict_bytes)} in the driver, and this machine has "
+            f"{size(resources.memory)}; nothing is refused for that"
         )
-    if place.spark.on_kubernetes or (cost := kept_cost(state_folder())) is None:
+    if asked.place.spark.on_kubernetes or (cost := kept_cost(state_folder())) is None:
         return
-    cores = max((cores_of(spec, cost) for spec in specs if not spec.unsettled), default=0.0)
+    cores = max((cores_of(spec, cost) for spec in asked.specs if not spec.unsettled), default=0.0)
     if cores > cost.machine.cpus:
         _tell_once(
             f"the load is expected to take {cores:.1f} of {cost.machine.cpus} processors ({cost}); lower rate or raise "

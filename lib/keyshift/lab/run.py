@@ -29,7 +29,7 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.run_metrics import written
 from keyshift.lab.scripts.scenario import scenario_script
-from keyshift.lab.scripts.series import Series, as_stored, job_of, one_job
+from keyshift.lab.scripts.series import Series, as_stored, by_job, one_job
 from keyshift.lab.service_faults import BesideRun, ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic, used_by_pods
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
@@ -358,10 +358,7 @@ def run_in_one_job(
     as are those of a job that died. Runs come in the order in which they are made. Raises KeyshiftError if runs of one
     job cannot be stored.
     """
-    together: dict[str, list[RunSpec]] = {}
-    for spec in lab.settled(specs):
-        together.setdefault(job_of(spec), []).append(spec)
-    for some in together.values():
+    for some in by_job(lab.settled(specs)):
         most = max(spec.run.repetitions for spec in some)
         rounds = [spec for number in range(most) for spec in some if number < spec.run.repetitions]
         job = one_job(some) if len(rounds) > 1 else None

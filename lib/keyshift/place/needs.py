@@ -10,6 +10,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import ALL_UNITS, Assignment
 from keyshift.place.profile import CLUSTER, Profile
+from keyshift.results.tables import TABLES
 from keyshift.results.verdict import PART_EVENTS
 from keyshift.services import limits
 from keyshift.state import backends
@@ -23,6 +24,7 @@ UNIT_BYTES = 8 << 10  # of a unit, whatever is in it: 4 to 5 KiB in a slot, the 
 MOVED_PER_S = 2000  # small units in one step, from all slots together: 2^15 took 14 s on two busy processors
 JUDGED_BYTES = 2 * GIB / 1e6  # of an event in the verdict, as a soak of windowcount had it (docs/faults.md)
 TABLED_BYTES, IN_PART_BYTES = 170, 260  # of keycount: of each event, and of those that are judged together beside that
+LATENCY_BYTES = sum(field.type.bit_width // 8 for field in TABLES["latency"])  # of each event, in the table of a run
 
 
 class Resources(NamedTuple):
@@ -84,18 +86,28 @@ def needs_of(spec: RunSpec) -> Needs:
         keys,
         in_slots,
         tasks + units + keys,
-        _verdict_bytes(spec),
+        verdict_bytes(spec, spec.run.load_s),
         servers,
     )
 
 
-def _verdict_bytes(spec: RunSpec) -> int:
-    events = sum(load.events(spec.run.load_s) for load in spec.loads)
+def kept_bytes(spec: RunSpec) -> int:
+    """What a notebook keeps of a run and its repetitions until it ends, about: the latency of each event."""
+    return int(_events(spec, spec.run.load_s) * spec.run.repetitions * LATENCY_BYTES)
+
+
+def verdict_bytes(spec: RunSpec, load_s: float) -> int:
+    """What the driver has of all events of ``load_s`` seconds of a run's load when they are judged together, about."""
+    events = _events(spec, load_s)
     if spec.workload.only(ALL_UNITS) is None:
         return int(events * JUDGED_BYTES)
     groups = np.arange(1.0, spec.workload.key_groups + 1)
     largest = 1 / np.sum(groups**-spec.workload.skew)  # share of a key group, all of which is judged together
     return int(events * TABLED_BYTES + min(events, max(PART_EVENTS, events * largest)) * IN_PART_BYTES)
+
+
+def _events(spec: RunSpec, load_s: float) -> float:
+    return sum(load.events(load_s) for load in spec.loads)
 
 
 def require_needs(spec: RunSpec, place: Profile, resources: Resources) -> None:

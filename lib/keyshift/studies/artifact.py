@@ -31,7 +31,7 @@ import pandas as pd
 from keyshift.analysis.machine import doubts
 from keyshift.analysis.metrics import mean_ms
 from keyshift.analysis.plots.published import published_figure
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.exchange import export_runs, require_new
 from keyshift.results.files import Files
@@ -109,8 +109,7 @@ def pack(
     if folder == Path.cwd():
         raise BadInput(f"folder {str(folder)!r} is the one you are in, and would be replaced: name a new one")
     require_new(folder)
-    found, unreadable = (run_ids, 0) if run_ids else _stored(store, batches)
-    manifests = store.get_manifests(found)
+    manifests, unreadable = (store.get_manifests(run_ids), 0) if run_ids else _stored(store, batches)
     if not imprint.title:
         workloads = ", ".join(dict.fromkeys(manifest.workload for manifest in manifests))
         imprint = imprint.model_copy(update={"title": f"runs of {workloads}"})
@@ -122,19 +121,27 @@ def pack(
     return len(manifests)
 
 
-def _stored(store: ResultStore, batches: Batches | None) -> tuple[list[str], int]:
-    """The ids of the runs that are stored, and how many others are left out, as they cannot be read."""
+def _stored(store: ResultStore, batches: Batches | None) -> tuple[list[Manifest], int]:
+    """The runs that are stored, and how many others are left out, as they cannot be read."""
     if batches is None:
-        rows = store.list_runs()
-        found = rows[rows["status"] != "unreadable"]["run_id"].tolist()[::-1]
-        if not found and len(rows):
-            raise BadInput(f"none of the stored runs ({len(rows)}) can be read: `keyshift results list` says why")
-        if not found:
-            raise BadInput("no run is stored yet: `keyshift run` makes one")
-        return found, len(rows) - len(found)
-    if not (held := [run_id for run_id in batches.run_ids if store.holds(run_id)]):
-        raise BadInput(f"no run of a set {batches.kinds} is stored: `keyshift batch --all {batches.kinds}` makes them")
-    return held, 0
+        held = store.list_runs()["run_id"].tolist()[::-1]
+        missing = "no run is stored yet: `keyshift run` makes one"
+    else:
+        held = [run_id for run_id in batches.run_ids if store.holds(run_id)]
+        missing = f"no run of a set {batches.kinds} is stored: `keyshift batch --all {batches.kinds}` makes them"
+    if not held:
+        raise BadInput(missing)
+    manifests = []
+    for run_id in held:
+        try:
+            manifests.append(store.get_manifest(run_id))
+        except ServiceUnavailable:
+            raise
+        except KeyshiftError:
+            continue
+    if not manifests:
+        raise BadInput(f"none of the stored runs ({len(held)}) can be read: `keyshift results list` says why")
+    return manifests, len(held) - len(manifests)
 
 
 def _write(
@@ -169,7 +176,7 @@ def _write(
         pages=pages,
         notebooks=notebooks,
         batches=batches,
-        deleted=len(set(batches.run_ids) - {manifest.run_id for manifest in manifests}) if batches else 0,
+        deleted=len(set(batches.run_ids) - {manifest.run_id for manifest in manifests}) - unreadable if batches else 0,
         files={name: TOLD[name] for name in TOLD if (folder / name).exists()},
         places=places,
     )

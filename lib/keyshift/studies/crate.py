@@ -79,11 +79,14 @@ def _file(path: Path, name: str, told: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _action(crate: ROCrate, manifest: Manifest) -> ContextEntity:
-    """A run, by the software that made it: its parameters and verdict are in the tables."""
+    """A run, by the software that made it: its parameters and verdict are in the tables, its figures on its page, if
+    it has one.
+    """
     version = manifest.versions.get("keyshift", "")
     software = crate.dereference(f"#keyshift-{version}") or _add(
         crate, f"#keyshift-{version}", "SoftwareApplication", name="keyshift", softwareVersion=version
     )
+    files = map(crate.dereference, ("data/runs.parquet", "data/manifests.jsonl", f"runs/{manifest.run_id}.html"))
     return _add(
         crate,
         f"#{manifest.run_id}",
@@ -94,7 +97,7 @@ def _action(crate: ROCrate, manifest: Manifest) -> ContextEntity:
         startTime=manifest.started_at.isoformat(),
         endTime=manifest.finished_at.isoformat(),
         instrument=software,
-        result=[crate.dereference(name) for name in ("data/runs.parquet", "data/manifests.jsonl")],
+        result=[file for file in files if file],
     )
 
 

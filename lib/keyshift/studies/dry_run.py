@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from keyshift.lab.environment import Asked, NotStarted, nothing_starts, require_fit
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.place.needs import Needs, Resources, executors, needs_of, services, size
+from keyshift.place.needs import Needs, Resources, executors, kept_bytes, needs_of, services, size
 from keyshift.place.profile import load_profile
 from keyshift.results.files import Files
 from keyshift.services.jars import require_java
@@ -85,7 +85,8 @@ def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
 def _both(one: Asked, other: Asked) -> Asked:
     """What is asked for one after the other, in the place of the first."""
     also = tuple(dict.fromkeys((*one.also, *other.also)))
-    return Asked((*one.specs, *other.specs), one.place, also, one.load_s + other.load_s)
+    largest = max(one.verdict_bytes, other.verdict_bytes)
+    return Asked((*one.specs, *other.specs), one.place, also, one.load_s + other.load_s, largest)
 
 
 def _starting(sources: Sequence[str]) -> list[int]:
@@ -132,6 +133,7 @@ class Forecast:
     """What a batch needs, and how long it takes. ``runs``, ``estimate`` and ``needs`` are of executions that are to do
     and possible here; ``refused`` says which are not, by the reason, and ``untold`` of which nobody knows their runs
     and needs, which are in the estimate alone. ``read``: whether records of earlier executions could be read.
+    ``kept_bytes``: what a notebook has of all its runs when it ends, in the largest execution, about.
     """
 
     batch: str
@@ -146,6 +148,7 @@ class Forecast:
     refused: dict[str, list[int]]
     untold: dict[str, list[int]]
     read: bool
+    kept_bytes: int
 
     def row(self) -> dict[str, Any]:
         """The forecast for programs."""
@@ -161,7 +164,8 @@ class Forecast:
             cores = f"{self.needs.cores} cores of Spark (tasks at once)"
             memory = f"{size(self.needs.memory)} of memory before the first event"
             verdict = f"about {size(self.needs.verdict_bytes)} more in the driver for a verdict"
-            yield f"  needs {cores}, {memory}, {verdict}; {self.executors}"
+            kept = f"{size(self.kept_bytes)} for the latencies of all runs of an execution"
+            yield f"  needs {cores}, {memory}, {verdict} and {kept}; {self.executors}"
             yield f"  services: {', '.join(self.services)}"
         for reason, numbers in self.refused.items():
             yield f"  cannot run here, execution {', '.join(map(str, numbers))}: {reason}"
@@ -221,7 +225,8 @@ def forecast(prepared: PreparedBatch, records: Files | None, resources: Resource
     earlier = _took(records, prepared) if records else []
     known = [(possible[key].load_s, took_s) for key, took_s in earlier if key in possible]
     specs = [spec for each in to_do for spec in each.specs]
-    needs = reduce(or_, map(needs_of, specs), Needs())
+    verdicts = [Needs(verdict_bytes=each.verdict_bytes) for each in to_do]
+    needs = reduce(or_, [*map(needs_of, specs), *verdicts], Needs())
     place = next((each.place for each in to_do if each.specs), load_profile())
     return Forecast(
         name,
@@ -236,6 +241,7 @@ def forecast(prepared: PreparedBatch, records: Files | None, resources: Resource
         refused,
         untold,
         records is not None,
+        max((sum(map(kept_bytes, each.specs)) for each in to_do), default=0),
     )
 
 

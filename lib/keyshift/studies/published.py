@@ -15,6 +15,7 @@ from keyshift.analysis.plots.style import shown, style_of
 from keyshift.analysis.tables import REPETITION, SummaryRow, measured
 from keyshift.planner import MEANINGS
 from keyshift.results.alike import FREE, fixed
+from keyshift.results.anonymous import anonymous_all
 from keyshift.results.index import MADE_BY
 
 LEAST = 3  # points from which a shape can be told
@@ -78,11 +79,18 @@ def beside(curve: Curve, rows: Sequence[SummaryRow]) -> list[Line]:
 
 
 def _name(row: SummaryRow, others: Sequence[SummaryRow]) -> str:
-    """The workload, and in what the lines of one curve differ: parameters, machine, version."""
+    """The workload, and in what the lines of one curve differ: parameters, machine, version. The page is for others:
+    what tells whose machine it was is hidden, with a number that tells one line from the other.
+    """
     names = sorted({name for other in others for name in fixed(other, REPETITION)} - {"workload"})
     ours, *theirs = ({name: each["parameters"].get(name) for name in names} | _made_by(each) for each in (row, *others))
-    varying = [name for name in ours if len({repr(each[name]) for each in theirs}) > 1]
-    return ", ".join([row["workload"], *(f"{name}={shown(ours[name])}" for name in varying)])
+    told, words = anonymous_all({"parameters": ours})["parameters"], [row["workload"]]
+    for name, value in ours.items():
+        values = [*dict.fromkeys(repr(each[name]) for each in theirs)]
+        number = "" if told[name] == value else f" {1 + values.index(repr(value))}"
+        if len(values) > 1:
+            words.append(f"{name}={shown(told[name])}{number}")
+    return ", ".join(words)
 
 
 def _made_by(row: SummaryRow) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def collect(
     def failed(spec: RunSpec, error: KeyshiftError) -> None:
         study.died[names[id(spec)]] = str(error)
 
-    with open_lab([*specs.values()], profile, say) as lab:
+    with open_lab([*specs.values()], profile, say, one_job=one_job) as lab:
         study.specs = dict(zip(specs, lab.settled([*specs.values()]), strict=True))
         names = {id(spec): name for name, spec in study.specs.items()}
         for spec, manifest in (run_in_one_job if one_job else run_each)(lab, [*study.specs.values()], failed):

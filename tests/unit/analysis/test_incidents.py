@@ -104,6 +104,26 @@ def test_late_results_of_repetitions_are_tested_for_chance_and_what_nobody_knows
     ]
 
 
+def test_measures_of_ones_own_that_are_known_of_each_run_are_compared_as_others_are():
+    rows = [row(name, 9.0) | {"parameters": {"seed": seed}} for name in "ab" for seed in range(3)]
+    copied = {"a": [97.0, 98.0, 99.0], "b": [139.0, 140.0, 141.0]}
+    table = incident_table(rows, {}, {}, slo_ms=500, more={"copied (MiB)": copied})
+    assert table["copied (MiB)"].to_dict() == {"a": 98.0, "b": 140.0}
+    assert incident_sentences(rows, table, {"b": "a"}, ["copied (MiB)"])[1:] == [
+        "copied (MiB): 140 with **b**, 98 with **a**; it was worse here."
+    ]
+
+
+def test_of_a_point_at_which_nothing_moved_that_is_said():
+    rows = [row(name, 9.0) | {"parameters": {"seed": seed}} for name in "abc" for seed in range(2)]
+    late = {"a": [latency(600, 600)] * 2, "b": [latency(9, 600)] * 2, "c": [latency(9, 9)] * 2}
+    there = {"a": [migration()] * 2, "b": [migration(3.0), migration()], "c": [migration(3.0)] * 2}
+    table = incident_table(rows, late, there, slo_ms=500)
+    said = incident_sentences(rows, table, {"b": "a", "c": "a"}, [LATE])
+    assert said[-1] == "In 1 of 2 runs of **b** nothing is known to have moved: the job was as it was."
+    assert len(said) == 1 + 2 + 1
+
+
 @pytest.mark.parametrize(
     ("recovered", "words"),
     [

@@ -147,6 +147,19 @@ def test_what_this_machine_cannot_carry_is_told_once_before_it_starts_and_is_not
     assert len(opened) == 6, "services and lab, each time"
 
 
+def test_migrations_of_one_job_have_one_verdict_and_what_it_takes_is_told(opened, monkeypatch):
+    told, load = [], {"rate": 1e5, "warmup_s": 10.0, "seconds": 100.0, "skew": 0.0, "repetitions": 5}
+    monkeypatch.setattr(module, "tell", told.append)
+    monkeypatch.setattr(module, "kept_cost", lambda home: None)
+    monkeypatch.setattr(module.Resources, "here", lambda: Resources(cpus=2, memory=8 << 30, free=8 << 30))
+    specs = [make_spec({"strategy": name} | load) for name in ("fluid", "all_at_once")]
+    with open_lab(specs, "local"):
+        assert told == [], "each run has its own"
+    with open_lab(specs, "local", one_job=True):
+        words = "a verdict takes about 16.2 GiB in the driver, and this machine has 8.0 GiB"
+        assert told == [f"{words}; nothing is refused for that"], "101 million events"
+
+
 def test_a_spark_beside_another_one_of_this_process_is_refused_before_anything_is_opened(opened, monkeypatch):
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(SparkContext, "_active_spark_context", "of somebody")

@@ -90,7 +90,8 @@ def test_the_crate_says_whose_it_is_and_of_every_file_and_run_what_they_are(fold
         (run(2, "lazy").run_id, "died", "FailedActionStatus"),
     ]
     assert actions[0]["startTime"] == "2026-01-01T12:00:00+00:00"
-    assert {result.id for result in actions[0]["result"]} == {"data/runs.parquet", "data/manifests.jsonl"}
+    files = {"data/runs.parquet", "data/manifests.jsonl", f"runs/{run(0, 'drrs').run_id}.html"}
+    assert {result.id for result in actions[0]["result"]} == files
 
 
 def test_what_there_is_to_know_of_the_runs_is_there_and_nothing_tells_whose_machine_it_was(folder):
@@ -149,6 +150,9 @@ def test_a_run_that_a_notebook_shows_has_a_page_of_its_own_if_it_is_not_correct_
     (link,) = re.findall(rf'href="(.*?)">{shown.run_id}<', (tmp_path / "out" / "runs" / "keycount.html").read_text())
     page = (tmp_path / "out" / "runs" / link).resolve()
     assert page.with_suffix(".ipynb").read_bytes() == store.get_file(shown.run_id, "load.ipynb")
+    actions = {action.id[1:]: action for action in ROCrate(tmp_path / "out").root_dataset["mentions"]}
+    pages = {run_id: [file.id for file in action["result"]][2:] for run_id, action in actions.items()}
+    assert pages == {shown.run_id: []} | {each.run_id: [f"runs/{each.run_id}.html"] for each in (bad, alone)}
     test_pages_lead_to_files_of_the_folder_alone(tmp_path / "out")
     pack(store, [shown.run_id], tmp_path / "named", Imprint())
     assert (tmp_path / "named" / "runs" / f"{shown.run_id}.html").is_file()
@@ -221,7 +225,7 @@ def test_the_runs_and_notebooks_of_batches_and_what_is_missing(tmp_path):
     write_notebook(tmp_path / "notebooks" / "load.ipynb")
     bench, batch = Bench(tmp_path), prepared(tmp_path, "grid: {skew: [0.25, 0.5]}")
     bench.run(batch, Notebooks())
-    store = result_store()
+    store = result_store(client := MemoryBucket())
     store.put_run(run(0), tables())
     store.put_run(run(7), tables())  # of no batch
     batches = Batches("small", [(batch, ended(batch, bench.records))], bench.records)
@@ -231,6 +235,11 @@ def test_the_runs_and_notebooks_of_batches_and_what_is_missing(tmp_path):
     assert "anew, but for the notebooks and the page of the sets:" in index, "records of batches are in no export"
     assert 'href="batches.html">All small sets</a>' in index and "1 of their runs is not stored any more" in index
     assert "2 of 2 executions of 1 batch have ended." in (tmp_path / "out" / "batches.html").read_text()
+    client.objects[broken := f"runs/{run(1).run_id}/manifest.json"] = b"{}"
+    assert pack(store, [], tmp_path / "broken", Imprint(), batches=batches) == 1
+    index = (tmp_path / "broken" / "index.html").read_text()
+    assert "of 1 stored run (1 more could not be read)" in index and "not stored any more" not in index
+    del client.objects[broken]
     bench.records.remove("small", [f"{batch.executions[1].id}/load.ipynb"])
     pack(store, [], tmp_path / "less", Imprint(), batches=batches)
     assert len(list((tmp_path / "less" / "notebooks").glob("*.html"))) == 1

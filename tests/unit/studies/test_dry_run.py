@@ -96,7 +96,7 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     assert told.estimate == Estimate(2 * 120.0, 0)
     assert (told.needs.cores, told.needs.servers) == (6, ())
     assert sorted(told.refused.values()) == [[3, 4], [5, 6], [7]]
-    assert told.row()["cores"] == 6
+    assert (told.row()["cores"], told.row()["kept_bytes"]) == (6, 4 * 30 * 2000 * 18)
     first, needs, services, *refused = told.lines()
     assert first == (
         "batch small: 7 executions of load.ipynb, 7 to do, with 8 runs; about 4 min of load by the parameters (records "
@@ -104,11 +104,27 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     )
     assert needs == (
         "  needs 6 cores of Spark (tasks at once), 1.6 GiB of memory before the first event, about 25 MiB more in the "
-        "driver for a verdict; no executors, Spark in one process"
+        "driver for a verdict and 4 MiB for the latencies of all runs of an execution; no executors, Spark in one "
+        "process"
     )
     assert services.startswith("  services: Kafka (embedded, one node), ZooKeeper")
     assert refused[0].startswith("  cannot run here, execution 3, 4: the run needs ")
     assert "skew = -1" in refused[2]
+
+
+def test_migrations_of_one_job_have_one_verdict_and_other_runs_one_each(folder):
+    notebook, of_each = folder / "notebooks" / "load.ipynb", 2000 * (170 + 260)
+
+    def verdict_bytes():
+        return forecast(prepared(folder), None, MACHINE).needs.verdict_bytes
+
+    assert verdict_bytes() == (6 + 24) * of_each
+    write_notebook(notebook, defaults=DEFAULTS, code=MEASURES.replace("one_job=False", "one_job=True"))
+    assert verdict_bytes() == (6 + 2 * 2 * 24) * of_each
+    copy = nbformat.read(notebook, as_version=4)
+    copy.cells.append(nbformat.v4.new_code_cell("measure(named(['lazy']), common, one_job=False)"))
+    nbformat.write(copy, notebook)
+    assert verdict_bytes() == (6 + 2 * 2 * 24) * of_each, "the largest one counts"
 
 
 def test_what_cannot_be_told_is_not_refused_and_takes_as_long_as_the_others_of_its_set(folder):

@@ -285,42 +285,6 @@ def test_workloads_that_a_parameter_names_are_possible_and_no_others(notebook, m
                 asked(notebook, workload=name, **more)
 
 
-def test_events_without_work_say_nothing_of_the_limit_of_a_slot():
-    rows = [row("skew 1.5, 2 balanced slots"), row("skew 1.5, 4 slots")]
-    points = [[each["strategy"]] for each in rows]
-    same = {"rows": rows, "balanced": points[0], "rescaled": points[1], "skews": [1.5], "peak": 700.0, "key_groups": 16}
-    same["table"] = pd.DataFrame({"verdict": "ok", "late results (%)": [1.0, 2.0]}, index=points[0] + points[1])
-    told = [execute("incidents/09_hot_key", "hottest", work_us=work_us, **same)["said"] for work_us in (0.0, 2000.0)]
-    assert [any("a slot takes 500" in line for line in said) for said in told] == [False, True]
-    assert len(told[0]) + 1 == len(told[1])
-
-
-def told_of(notebook, name, points, **names):
-    """What a notebook of incidents says of ``points``, whose measures all are the value of each."""
-    measures = "late results (%)", "P99 spike (ms)", "moved (MiB)", "copied before (MiB)", "completion (s)"
-    table = pd.DataFrame(dict.fromkeys((*measures, "last unit there after (s)"), points)).assign(verdict="ok")
-    rows = [row(point, steps=2) for point in points]
-    return execute(notebook, name, points=points, rows=rows, table=table, **names)["said"]
-
-
-def test_each_cut_over_is_compared_with_the_one_that_comes_before_it():
-    points = {"loads after the cut-over": 64.0, "has loaded": 4.0, "lag is small": 1.0}
-    said = told_of("incidents/07_cut_over", "incident_sentences", points)
-    assert [line for line in said if line.startswith("moved")] == [
-        "moved (MiB): 4.0 with **has loaded**, 64 with **loads after the cut-over**; it helped, 16 times less.",
-        "moved (MiB): 1.0 with **lag is small**, 4.0 with **has loaded**; it helped, 4.0 times less.",
-    ]
-    assert [spec.job.copy_lag_keys for spec in asked("incidents/07_cut_over", keys=900, lag_keys=9).specs][1:] == [
-        900,
-        9,
-    ]
-
-
-def test_it_is_said_if_the_second_request_came_when_the_first_was_over():
-    said = told_of("incidents/08_second_request", "overlap_sentences", {"replaces": 2.0, "waits": 2.0}, gap_s=0.5)
-    assert said[-1].startswith("In 1 of 1 runs of **replaces** state moved for both requests: ")
-
-
 def test_points_of_meces_with_settings_have_bins_and_steps_of_the_notebook_or_their_own():
     settings = {"never back": {"fetch_back": 0}, "few": {"bins": 4}, "small steps": {"bins": 8, "size": 2, "cap": 4}}
     points = {name: {"strategy": "meces", "settings": own} for name, own in settings.items()}

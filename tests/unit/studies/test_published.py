@@ -70,6 +70,15 @@ def test_runs_of_other_machines_and_versions_are_other_lines():
     assert beside(AGAINST_MECES, [ours, theirs | {"machine": many}]) == []
 
 
+def test_lines_that_differ_in_what_tells_whose_machine_it_was_have_numbers_for_that():
+    places = ("", "10.1.2.3:6379", "10.1.2.4:6379")
+    rows = [in_turns(ms, ms) for _ in places for ms in HEARTBEATS]
+    for number, each in enumerate(rows):
+        each["parameters"] |= {"redis": places[number // len(HEARTBEATS)]}
+    told = [line.name for line in beside(OF_HEARTBEAT, rows)]
+    assert told == ["keycount, redis=", "keycount, redis=<address> 2", "keycount, redis=<address> 3"]
+
+
 def test_a_point_is_of_runs_with_all_its_parameters():
     passive = {"ordering": "none", "snapshot_s": 30.0, "rate": 10.0}
     known = ((9.0, passive), (1.0, passive | {"snapshot_s": 0.0}))

@@ -7,7 +7,7 @@ whole job: a fault in any lap makes all of them bad.
 """
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import cast
@@ -64,6 +64,25 @@ def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
     at_once = Choice(name=BACK, settings={"bins": first.workload.bins, "unit": "bin"})
     scenario = ScenarioPart(stage=first.scenario.stage, trigger_s=0.0, to_slots=most)  # there is room for all of them
     return replace(first, run=run, strategy=at_once, scenario=scenario)
+
+
+def by_job(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
+    """``specs``, those that only one job could have as laps together."""
+    together: dict[str, list[RunSpec]] = {}
+    for spec in specs:
+        together.setdefault(job_of(spec), []).append(spec)
+    return [*together.values()]
+
+
+def judged(specs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, float]]:
+    """Give, for each verdict on ``specs`` if those that can be are laps of one job, one that it is on, and the seconds
+    of load that it is on, at the most: those of all laps, whose verdict is one.
+    """
+    for some in by_job(specs):
+        if any(map(_alone, some)):
+            yield from ((spec, spec.run.load_s) for spec in some)
+        else:
+            yield some[0], some[0].run.warmup_s + sum(spec.run.seconds * spec.run.repetitions for spec in some)
 
 
 def as_stored(job: RunSpec, specs: Sequence[RunSpec]) -> Sequence[RunSpec]:

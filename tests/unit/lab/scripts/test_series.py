@@ -8,7 +8,7 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.run import run_in_one_job
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import series as scripts
-from keyshift.lab.scripts.series import CALM_S, Series, one_job
+from keyshift.lab.scripts.series import CALM_S, Series, judged, one_job
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.model.records import Second
 
@@ -56,6 +56,15 @@ def test_strategies_triggers_and_times_may_differ_within_a_job():
     assert job.tasks == {"counter": 4}, "room for all, though some of them need no more than two slots"
     assert not job.point().restarts
     assert job.start().owner == specs[0].start().owner
+
+
+def test_a_verdict_is_on_all_laps_of_a_job_and_on_one_run_of_what_cannot_be_a_lap():
+    laps = [spec(seconds=20.0, warmup_s=5.0, repetitions=2), spec(seconds=30.0, warmup_s=5.0, strategy="lazy")]
+    other = spec(seconds=20.0, warmup_s=5.0, keys=77)
+    alone = [spec(seconds=20.0, warmup_s=5.0, fault="kill:slot@4", repetitions=2, seed=seed) for seed in (8, 8)]
+    found = [(each.workload.keys, load_s) for each, load_s in judged([*laps, other, *alone])]
+    keys = laps[0].workload.keys
+    assert found == [(keys, 5 + 2 * 20 + 30), (77, 25), (keys, 25), (keys, 25)]
 
 
 def test_units_of_a_job_whose_state_is_in_bins_go_back_by_bins():
