@@ -73,6 +73,7 @@ class SparkQuery(CountingQuery):
         "ends with the first batch behind that"
     )
     rescales = True  # it can go on with another number of slots
+    reads = True
     counted: ClassVar[type[KeyCount]] = CountedByState
     in_batches = True
 
@@ -191,7 +192,7 @@ class RealTimeSparkQuery(SparkQuery):
         "this mode (UNSUPPORTED_STATEFUL_OPERATOR); the verdict is about results and the last count of each key, as a "
         "batch that is stopped leaves no state"
     )
-    rescales = False
+    rescales = reads = False
     counted = CountedByResults
     in_batches = False
 

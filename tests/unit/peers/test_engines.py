@@ -257,6 +257,8 @@ def test_to_be_rescaled_a_job_is_begun_anew(monkeypatch):
     end = job.final_state()
     assert [len(stage.records) for stage in end.stages] == [1]
     assert end.notes == ["a note"] and set(end.stages[0].unit_bytes.values()) == {100}
+    query.reads = True
+    assert end.told_of(pd.DataFrame({"key": [3], "t": [2_000_000]})) == [], "all of the state is judged"
     with pytest.raises(BadInput, match="An engine chooses the keys of a slot"):
         job.request(Shuffle(3))
 
