@@ -20,7 +20,7 @@ from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.ordering import orderings
-from keyshift.place.needs import Resources, needs_of, require_needs, size
+from keyshift.place.needs import Resources, load_of_a_search, needs_of, require_needs, size
 from keyshift.place.profile import Profile, load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
@@ -35,13 +35,15 @@ ANSWER_S = 5.0
 @dataclass(frozen=True)
 class Asked:
     """What was to be started: runs in a place, and what they start beside its services. ``lasts_s``: for how long they
-    get load, if their specs do not say that.
+    get load, if their specs do not say that. ``searched``: those of ``specs`` in whose jobs the highest rate is
+    searched.
     """
 
     specs: tuple[RunSpec, ...]
     place: Profile
     also: tuple[str, ...] = ()
     lasts_s: float | None = None
+    searched: tuple[RunSpec, ...] = ()
 
     @property
     def load_s(self) -> float:
@@ -116,15 +118,16 @@ def open_lab(
     cores: int = 0,
     lasts_s: float | None = None,
     warned: bool = False,
+    searched: bool = False,
 ) -> Iterator[Lab]:
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
     ``cores``: logical ones, if the specs need less. ``lasts_s``: seconds of load, if they are not those of the specs.
-    ``warned``: see ``require_possible_here``.
+    ``warned``, ``searched``: see ``require_possible_here``.
     Raises KeyshiftError before anything is started, as ``require_possible_here`` and, if it has a Spark,
     ``require_no_spark`` do, and before Spark is started, as ``require_session`` does.
     """
-    place = require_possible_here(specs, profile, lasts_s=lasts_s, warned=warned)
+    place = require_possible_here(specs, profile, lasts_s=lasts_s, warned=warned, searched=searched)
     needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
@@ -145,22 +148,26 @@ def require_possible_here(
     also: Sequence[str] = (),
     lasts_s: float | None = None,
     warned: bool = False,
+    searched: bool = False,
 ) -> Profile:
     """Require that each of ``specs`` can run in the profile, and return it. Whatever starts a run asks this before it
     starts anything. What is too much for this machine without being refused is told, unless whoever has started this
     process has told it (``warned``).
 
-    ``also``, ``lasts_s``: see ``Asked``.
+    ``also``, ``lasts_s``: see ``Asked``. ``searched``: the highest rate is, in the job of each.
     Raises KeyshiftError if Java is missing, the user has no name, the profile is not right, or a run does not fit into
     it.
     """
     place = load_profile(profile)
-    _stop_if_asked(Asked(tuple(specs), place, tuple(also), lasts_s))
+    given = tuple(specs)
+    _stop_if_asked(Asked(given, place, tuple(also), lasts_s, given if searched else ()))
     machine = Resources.here()
     require_java()
     for spec in specs:
         require_fit(spec, place, machine)
     if not warned:
+        if searched:
+            _tell_once(load_of_a_search(specs))
         _tell_what_is_too_much(specs, place, machine)
     return place
 

@@ -113,7 +113,7 @@ def measure_rates_beside_engines(
     ours = specs_to_search(points, given)
     specs = {spec.peer: _still(spec) for spec in _specs(engines, given, profile, checkpoint_s)}
     every = {**ours, **specs}
-    require_possible_here([*every.values()], profile, _also(engines), load_s(every, bisections))
+    require_possible_here([*every.values()], profile, _also(engines), load_s(every, bisections), searched=True)
     require_no_spark()
     study = RateStudy.of(every)
     for spec in specs.values():

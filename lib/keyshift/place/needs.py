@@ -1,5 +1,6 @@
 """What a run needs of the place where it runs, from its parameters, and whether that is there."""
 
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
@@ -91,11 +92,26 @@ def needs_of(spec: RunSpec) -> Needs:
 
 def _verdict_bytes(spec: RunSpec) -> int:
     events = sum(load.events(spec.run.load_s) for load in spec.loads)
+    together = 0.0 if spec.workload.only(ALL_UNITS) is None else min(events, PART_EVENTS) * IN_PART_BYTES
+    return int(max(events * event_bytes(spec), events * TABLED_BYTES + together))
+
+
+def event_bytes(spec: RunSpec) -> float:
+    """What the driver has of each event of a run when it is judged, about, if there are many."""
     if spec.workload.only(ALL_UNITS) is None:
-        return int(events * JUDGED_BYTES)
+        return JUDGED_BYTES
     groups = np.arange(1.0, spec.workload.key_groups + 1)
     largest = 1 / np.sum(groups**-spec.workload.skew)  # share of a key group, all of which is judged together
-    return int(events * TABLED_BYTES + min(events, max(PART_EVENTS, events * largest)) * IN_PART_BYTES)
+    return float(TABLED_BYTES + largest * IN_PART_BYTES)
+
+
+def load_of_a_search(specs: Iterable[RunSpec]) -> str:
+    """Say in words what the highest rate takes that is searched in jobs of ``specs``: nobody knows it before."""
+    each = max(map(event_bytes, specs))
+    return (
+        "how long a search for the highest rate takes, and how many events it offers, is not known before; of each the "
+        f"driver has about {round(each, -2):.0f} bytes for the verdict, and Kafka keeps all of them on its disk"
+    )
 
 
 def require_needs(spec: RunSpec, place: Profile, machine: Resources) -> None:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from keyshift.lab.environment import Asked, NotStarted, nothing_starts, require_fit
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.place.needs import Needs, Resources, executors, needs_of, services, size
+from keyshift.place.needs import Needs, Resources, executors, load_of_a_search, needs_of, services, size
 from keyshift.place.profile import load_profile
 from keyshift.results.files import Files
 from keyshift.services.jars import require_java
@@ -85,7 +85,8 @@ def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
 def _both(one: Asked, other: Asked) -> Asked:
     """What is asked for one after the other, in the place of the first."""
     also = tuple(dict.fromkeys((*one.also, *other.also)))
-    return Asked((*one.specs, *other.specs), one.place, also, one.load_s + other.load_s)
+    searched = (*one.searched, *other.searched)
+    return Asked((*one.specs, *other.specs), one.place, also, one.load_s + other.load_s, searched)
 
 
 def _starting(sources: Sequence[str]) -> list[int]:
@@ -132,6 +133,7 @@ class Forecast:
     """What a batch needs, and how long it takes. ``runs``, ``estimate`` and ``needs`` are of executions that are to do
     and possible here; ``refused`` says which are not, by the reason, and ``untold`` of which nobody knows their runs
     and needs, which are in the estimate alone. ``read``: whether records of earlier executions could be read.
+    ``of_searches``: see ``load_of_a_search``; empty if no rate is searched.
     """
 
     batch: str
@@ -146,6 +148,7 @@ class Forecast:
     refused: dict[str, list[int]]
     untold: dict[str, list[int]]
     read: bool
+    of_searches: str
 
     def row(self) -> dict[str, Any]:
         """The forecast for programs."""
@@ -161,8 +164,11 @@ class Forecast:
             cores = f"{self.needs.cores} cores of Spark (tasks at once)"
             memory = f"{size(self.needs.memory)} of memory before the first event"
             verdict = f"about {size(self.needs.verdict_bytes)} more in the driver for a verdict"
+            verdict += " on a run that is no search" if self.of_searches else ""
             yield f"  needs {cores}, {memory}, {verdict}; {self.executors}"
             yield f"  services: {', '.join(self.services)}"
+        if self.of_searches:
+            yield f"  {self.of_searches}"
         for reason, numbers in self.refused.items():
             yield f"  cannot run here, execution {', '.join(map(str, numbers))}: {reason}"
         for reason, numbers in self.untold.items():
@@ -221,6 +227,7 @@ def forecast(prepared: PreparedBatch, records: Files | None, machine: Resources,
     earlier = _took(records, prepared) if records else []
     known = [(possible[key].load_s, took_s) for key, took_s in earlier if key in possible]
     specs = [spec for each in to_do for spec in each.specs]
+    searched = [spec for each in to_do for spec in each.searched]
     needs = reduce(or_, map(needs_of, specs), Needs())
     place = next((each.place for each in to_do if each.specs), load_profile())
     return Forecast(
@@ -236,6 +243,7 @@ def forecast(prepared: PreparedBatch, records: Files | None, machine: Resources,
         refused,
         untold,
         records is not None,
+        load_of_a_search(searched) if searched else "",
     )
 
 

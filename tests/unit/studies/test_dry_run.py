@@ -111,6 +111,29 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     assert "skew = -1" in refused[2]
 
 
+def test_of_a_search_for_the_highest_rate_nobody_knows_how_many_events_it_offers(folder):
+    searches = """
+from keyshift.suite import measure, measure_highest_rates
+study = measure({"one": {"keys": keys}})
+found = measure_highest_rates({"one": {"keys": keys, "workload": workload, "skew": 0.0}})
+"""
+    notebook, defaults = folder / "notebooks" / "load.ipynb", f'{DEFAULTS}\nworkload: str = "keycount"  # of the search'
+    write_notebook(notebook, defaults=defaults, code=searches.split("study")[0])
+    copy = nbformat.read(notebook, as_version=4)
+    copy.cells += [nbformat.v4.new_code_cell(line) for line in searches.strip().splitlines()[1:]]
+    nbformat.write(copy, notebook)
+    for workload, bytes_of_each in (("keycount", 200), ("chain", 2100)):
+        told = forecast(prepared(folder, f"list: [{{workload: {workload}}}]"), None, MACHINE)
+        _, needs, _, of_searches = told.lines()
+        assert "MiB more in the driver for a verdict on a run that is no search; " in needs
+        assert of_searches == (
+            "  how long a search for the highest rate takes, and how many events it offers, is not known before; of "
+            f"each the driver has about {bytes_of_each} bytes for the verdict, and Kafka keeps all of them on its disk"
+        )
+    write_notebook(notebook, defaults=DEFAULTS, code=MEASURES)
+    assert forecast(prepared(folder), None, MACHINE).of_searches == ""
+
+
 def test_what_cannot_be_told_is_not_refused_and_takes_as_long_as_the_others_of_its_set(folder):
     notebook = folder / "notebooks" / "load.ipynb"
     write_notebook(notebook, defaults=DEFAULTS, code=f"%matplotlib inline\n{MEASURES}")
