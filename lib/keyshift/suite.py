@@ -33,7 +33,7 @@ _NAMES_OF = {
     "keyshift.analysis.rates": ("RATE_MEASURES", "rate_ratio_sentences", "rate_sentences"),
     "keyshift.analysis.plots.sweeps": ("phase_bars", "sweep_bars", "sweep_lines"),
     "keyshift.analysis.sweeps": ("ranking", "ranking_sentences"),
-    "keyshift.analysis.tables": ("comparison_table", "points", "tradeoffs"),
+    "keyshift.analysis.tables": ("MEASURES", "comparison_table", "points", "tradeoffs"),
     "keyshift.analysis.plots.rescaling": ("rescaling_figure", "rescalings"),
     "keyshift.analysis.plots.snapshots": ("snapshot_figure",),
     "keyshift.analysis.plots.replicas": ("cost_figure", "latency_boxes", "masking_panels", "staircase_panels"),

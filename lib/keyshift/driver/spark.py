@@ -186,7 +186,7 @@ def stop_spark(spark: SparkSession | SparkContext) -> None:
         spark.stop()
 
 
-def _why(error: Exception) -> str:
+def why_failed(error: Exception) -> str:
     """What ``error`` says, in one line: Java's says first what was called. The JVM is asked, and may be gone."""
     try:
         lines = str(error).splitlines()
@@ -242,7 +242,7 @@ def session(
                 starting.submit(SparkContext.getOrCreate, SparkConf().setAll(list((options | secret).items()))).result()
             spark = SparkSession.builder.getOrCreate()
     except BaseException as error:
-        words = _why(error) if isinstance(error, Exception) else ""
+        words = why_failed(error) if isinstance(error, Exception) else ""
         # A JVM whose launch was interrupted never notices that nobody wants it any more.
         kill(set(all_below()) - others - apart())
         if not kept:

@@ -21,7 +21,7 @@ from keyshift.lab.scripts.series import judged
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.ordering import orderings
-from keyshift.place.needs import Resources, require_needs, size, verdict_bytes
+from keyshift.place.needs import OF_A_SEARCH, Resources, require_needs, size, verdict_bytes
 from keyshift.place.profile import Profile, load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
@@ -37,7 +37,7 @@ ANSWER_S = 5.0
 class Asked:
     """What was to be started: runs in a place, and what they start beside its services. ``lasts_s``: for how long they
     get load, if their specs do not say that. ``verdict_bytes``: what the largest verdict takes in the driver, about:
-    that on a run, or on all migrations of one job.
+    that on a run, or on all migrations of one job. ``searched``: whether the highest rate is, in the job of each run.
     """
 
     specs: tuple[RunSpec, ...]
@@ -45,6 +45,7 @@ class Asked:
     also: tuple[str, ...] = ()
     lasts_s: float | None = None
     verdict_bytes: int = 0
+    searched: bool = False
 
     @property
     def load_s(self) -> float:
@@ -124,15 +125,16 @@ def open_lab(
     lasts_s: float | None = None,
     warned: bool = False,
     one_job: bool = False,
+    searched: bool = False,
 ) -> Iterator[Lab]:
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
     ``cores``: logical ones, if the specs need less. ``lasts_s``: seconds of load, if they are not those of the specs.
-    ``warned``, ``one_job``: see ``require_possible_here``.
+    ``warned``, ``one_job``, ``searched``: see ``require_possible_here``.
     Raises KeyshiftError before anything is started, as ``require_possible_here`` and, if it has a Spark,
     ``require_no_spark`` do, and before Spark is started, as ``require_session`` does.
     """
-    place = require_possible_here(specs, profile, lasts_s=lasts_s, warned=warned, one_job=one_job)
+    place = require_possible_here(specs, profile, lasts_s=lasts_s, warned=warned, one_job=one_job, searched=searched)
     needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
@@ -154,25 +156,29 @@ def require_possible_here(
     lasts_s: float | None = None,
     warned: bool = False,
     one_job: bool = False,
+    searched: bool = False,
 ) -> Profile:
     """Require that each of ``specs`` can run in the profile, and return it. Whatever starts a run asks this before it
     starts anything. What is too much for this machine without being refused is told, unless whoever has started this
     process has told it (``warned``).
 
-    ``also``, ``lasts_s``: see ``Asked``. ``one_job``: whether those that can be are migrations of one job.
+    ``also``, ``lasts_s``: see ``Asked``. ``one_job``: whether those that can be are migrations of one job;
+    ``searched``: whether the highest rate is, in the job of each.
     Raises KeyshiftError if Java is missing, the user has no name, the profile is not right, or a run does not fit into
     it.
     """
     place = load_profile(profile)
     verdicts = judged(specs) if one_job else ((spec, spec.run.load_s) for spec in specs)
     largest = max((verdict_bytes(spec, load_s) for spec, load_s in verdicts), default=0)
-    asked = Asked(tuple(specs), place, tuple(also), lasts_s, largest)
+    asked = Asked(tuple(specs), place, tuple(also), lasts_s, largest, searched)
     _stop_if_asked(asked)
     resources = Resources.here()
     require_java()
     for spec in specs:
         require_fit(spec, place, resources)
     if not warned:
+        if searched:
+            _tell_once(OF_A_SEARCH)
         _tell_what_is_too_much(asked, resources)
     return place
 

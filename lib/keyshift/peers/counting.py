@@ -112,7 +112,8 @@ class Stopped(NamedTuple):
 
 class CountingQuery(Protocol):
     """The query of an engine. ``name``: of the engine, in sentences; ``told``: a note for readers, what bytes and
-    verdict are about; ``repeats``: whether it gives some results once more after it was rescaled.
+    verdict are about; ``repeats``: whether it gives some results once more after it was rescaled; ``reads``: whether
+    ``final_parts`` are the state that it has left.
 
     What has a body is what an engine does of which nothing else is known.
     """
@@ -120,6 +121,7 @@ class CountingQuery(Protocol):
     name: str
     told: str
     repeats: bool = False
+    reads: bool = False
 
     def open(self) -> None:
         """Do all that comes before the first beginning."""
@@ -165,7 +167,7 @@ class CountingJob(SystemUnderTest):
         self._requests: list[ScaleTo] = []
         self._assignments: list[Assignment] = []
         self._records: list[StepRecord] = []
-        self._state_bytes, self._looked_us = 0, 0
+        self._state_bytes, self._looked_us, self._stopped_us = 0, 0, 0  # stopped: for the last restart
         self.notes: list[str] = []
 
     def start(self) -> None:
@@ -200,7 +202,7 @@ class CountingJob(SystemUnderTest):
     def _restart(self, slots: int) -> None:
         begun_us, before = now_us(), self._assignments[-1]
         stopped = self._query.rescale(slots, self._own(slots))
-        self._state_bytes = stopped.state_bytes
+        self._state_bytes, self._stopped_us = stopped.state_bytes, stopped.at_us
         if stopped.note:
             self.note(stopped.note)
         self._records.append(
@@ -269,7 +271,18 @@ class CountingJob(SystemUnderTest):
             revoked=(),
             notes=[*self.notes, self._query.told],
             repeats=[record.published_us for record in self._records] if self._query.repeats else (),
+            told_of=self._told_of,
         )
+
+    def _told_of(self, events: pd.DataFrame) -> list[str]:
+        """Give a note on how much of the state a verdict on results alone knows behind the last restart."""
+        if not self._records or self._query.reads:
+            return []
+        later = events.loc[events["t"] >= self._stopped_us, "key"].nunique()
+        return [
+            f"of {self._keys} keys {later} had an event behind the restart; whether the state of the others is still "
+            "there, no result tells"
+        ]
 
 
 def restarted(

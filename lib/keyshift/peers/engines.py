@@ -9,10 +9,12 @@ from typing import Any, NamedTuple, cast
 from keyshift.driver.spark import require_no_spark
 from keyshift.lab.environment import require_possible_here
 from keyshift.lab.scripts.highest_rate import SUSTAINED_P99_MS
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.peers import flink_run, spark_run
-from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, peer_lab, repeated, run_counting
+from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, peer_lab, run_counting
 from keyshift.place.profile import load_profile
+from keyshift.results.manifest import Manifest
+from keyshift.results.store import ResultStore
 from keyshift.studies.highest_rate import (
     BISECTIONS,
     NOTHING_MOVES,
@@ -43,8 +45,24 @@ ENGINES = {
 
 def measure_engine(spec: PeerSpec, profile: str = "") -> Study:
     """The runs of one point, in its engine, which is opened once; each has a job of its own, and all may have died."""
-    with peer_lab(profile) as lab, ENGINES[spec.peer].opened(spec, lab, profile) as opened:
-        return repeated({spec.peer: spec}, lab.store, lambda each: run_counting(each, lab, opened))
+    study = Study({spec.peer: []}, {spec.peer: spec})
+    _add_runs(study, spec, profile, study.add)
+    return study
+
+
+def _add_runs(
+    study: Study, spec: PeerSpec, profile: str, add: Callable[[str, ResultStore, Callable[..., Manifest]], object]
+) -> None:
+    """Have ``add`` make the runs of ``spec``, a point of ``study``, in its engine, which is opened once. If it cannot
+    be opened, the point has died.
+    """
+    with peer_lab(profile) as lab:
+        try:
+            with ENGINES[spec.peer].opened(spec, lab, profile) as opened:
+                for number in range(spec.run.repetitions):
+                    add(spec.peer, lab.store, partial(run_counting, cast(PeerSpec, spec.repeated(number)), lab, opened))
+        except KeyshiftError as error:
+            study.died[spec.peer] = str(error)
 
 
 def measure_beside_engines(
@@ -57,8 +75,8 @@ def measure_beside_engines(
     """The runs of ``points``, each in a job of its own, see ``study.measure``; behind them those of ``engines``, names
     in ``ENGINES``. ``checkpoint_s``: between checkpoints of ``flink_rescale``, which goes on from one.
 
-    The engines' are made first: without Flink's jars nothing of ours is measured. Raises what ``measure`` does, and
-    what ``opened`` of the engines does; what is not possible is refused before anything is started.
+    The engines' are made first. One that cannot be opened, as Flink without its jars, has died like a run, and the
+    others go on. Raises what ``measure`` does; what is not possible is refused before anything is started.
     """
     ours = specs_of(points, common)
     specs = _specs(engines, common, profile, checkpoint_s)
@@ -95,14 +113,11 @@ def measure_rates_beside_engines(
     ours = specs_to_search(points, given)
     specs = {spec.peer: _still(spec) for spec in _specs(engines, given, profile, checkpoint_s)}
     every = {**ours, **specs}
-    require_possible_here([*every.values()], profile, _also(engines), load_s(every, bisections))
+    require_possible_here([*every.values()], profile, _also(engines), load_s(every, bisections), searched=True)
     require_no_spark()
     study = RateStudy.of(every)
-    for name, spec in specs.items():
-        with peer_lab(profile) as lab, ENGINES[name].opened(spec, lab, profile) as opened:
-            for number in range(spec.run.repetitions):
-                one = partial(run_counting, cast(PeerSpec, spec.repeated(number)), lab, opened)
-                study.search(name, lab.store, bisections, one)
+    for spec in specs.values():
+        _add_runs(study, spec, profile, lambda point, store, run: study.search(point, store, bisections, run))
     add_highest_rates(study, ours, profile, bisections)
     return study
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.clock import now_us
-from keyshift.driver.spark import interval, telling_line, why_ended
+from keyshift.driver.spark import JVM_GONE, interval, telling_line, why_ended, why_failed
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.model.keys import units_of
@@ -37,6 +37,7 @@ SETTINGS: dict[str, Any] = {  # of the session; the rest is as in sessions of ou
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": 2,  # the one that can be repartitioned
 }
+_answering = service_errors(JVM_GONE, lambda error: f"Spark: {why_failed(error)}")  # what is decorated asks the JVM
 
 
 class CountedByState(CountedByResults):
@@ -72,6 +73,7 @@ class SparkQuery(CountingQuery):
         "ends with the first batch behind that"
     )
     rescales = True  # it can go on with another number of slots
+    reads = True
     counted: ClassVar[type[KeyCount]] = CountedByState
     in_batches = True
 
@@ -84,6 +86,7 @@ class SparkQuery(CountingQuery):
         real_time = {"realTime": interval(spec.job.batch_s)}
         self._trigger = {"processingTime": "0 seconds"} if self.in_batches else real_time
 
+    @_answering
     def begin(self, slots: int, version: int) -> None:
         """See ``CountingQuery``. Raises ServiceUnavailable if Spark cannot repartition its state, or the query does not
         work in time.
@@ -123,6 +126,7 @@ class SparkQuery(CountingQuery):
         sink = sink.option("checkpointLocation", str(self._checkpoint))
         return sink.outputMode("update").trigger(**self._trigger).start()  # type: ignore[call-overload, no-any-return]
 
+    @_answering
     def halt(self, finally_: bool = False) -> Stopped:
         """Stop it, see ``CountingQuery``: right behind the end of a batch, as the next one has no results yet that
         would come once more; ``finally_``: when all events are in the checkpoint. How much state there is, only
@@ -161,6 +165,7 @@ class SparkQuery(CountingQuery):
                 return sum(offsets.values())
         return 0
 
+    @_answering
     def require_alive(self) -> None:
         """See ``CountingQuery``."""
         if self._query is not None and not self._query.isActive:
@@ -171,6 +176,7 @@ class SparkQuery(CountingQuery):
         units = units_of(self._final["key"].to_numpy(), self._workload.key_groups, 1)
         yield self._final.assign(unit=units, slot=0)
 
+    @_answering
     def close(self) -> None:
         """End it, if it runs."""
         if self._query is not None:
@@ -186,7 +192,7 @@ class RealTimeSparkQuery(SparkQuery):
         "this mode (UNSUPPORTED_STATEFUL_OPERATOR); the verdict is about results and the last count of each key, as a "
         "batch that is stopped leaves no state"
     )
-    rescales = False
+    rescales = reads = False
     counted = CountedByResults
     in_batches = False
 

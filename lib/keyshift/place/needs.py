@@ -1,5 +1,6 @@
 """What a run needs of the place where it runs, from its parameters, and whether that is there."""
 
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ MOVED_PER_S = 2000  # small units in one step, from all slots together: 2^15 too
 JUDGED_BYTES = 2 * GIB / 1e6  # of an event in the verdict, as a soak of windowcount had it (docs/faults.md)
 TABLED_BYTES, IN_PART_BYTES = 170, 260  # of keycount: of each event, and of those that are judged together beside that
 LATENCY_BYTES = sum(field.type.bit_width // 8 for field in TABLES["latency"])  # of each event, in the table of a run
+OF_A_SEARCH = (
+    "how long a search for the highest rate takes, and how many events it offers, is not known before: what its verdict "
+    "takes in the driver grows with them, and Kafka keeps all of them on its disk"
+)
 
 
 class Resources(NamedTuple):

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from keyshift.lab.environment import Asked, NotStarted, nothing_starts, require_fit
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.place.needs import Needs, Resources, executors, kept_bytes, needs_of, services, size
+from keyshift.place.needs import OF_A_SEARCH, Needs, Resources, executors, kept_bytes, needs_of, services, size
 from keyshift.place.profile import load_profile
 from keyshift.results.files import Files
 from keyshift.services.jars import require_java
@@ -86,7 +86,8 @@ def _both(one: Asked, other: Asked) -> Asked:
     """What is asked for one after the other, in the place of the first."""
     also = tuple(dict.fromkeys((*one.also, *other.also)))
     largest = max(one.verdict_bytes, other.verdict_bytes)
-    return Asked((*one.specs, *other.specs), one.place, also, one.load_s + other.load_s, largest)
+    load_s, searched = one.load_s + other.load_s, one.searched or other.searched
+    return Asked((*one.specs, *other.specs), one.place, also, load_s, largest, searched)
 
 
 def _starting(sources: Sequence[str]) -> list[int]:
@@ -133,7 +134,8 @@ class Forecast:
     """What a batch needs, and how long it takes. ``runs``, ``estimate`` and ``needs`` are of executions that are to do
     and possible here; ``refused`` says which are not, by the reason, and ``untold`` of which nobody knows their runs
     and needs, which are in the estimate alone. ``read``: whether records of earlier executions could be read.
-    ``kept_bytes``: what a notebook has of all its runs when it ends, in the largest execution, about.
+    ``kept_bytes``: what a notebook has of all its runs when it ends, in the largest execution, about. ``searched``:
+    whether some search the highest rate.
     """
 
     batch: str
@@ -149,6 +151,7 @@ class Forecast:
     untold: dict[str, list[int]]
     read: bool
     kept_bytes: int
+    searched: bool
 
     def row(self) -> dict[str, Any]:
         """The forecast for programs."""
@@ -164,9 +167,12 @@ class Forecast:
             cores = f"{self.needs.cores} cores of Spark (tasks at once)"
             memory = f"{size(self.needs.memory)} of memory before the first event"
             verdict = f"about {size(self.needs.verdict_bytes)} more in the driver for a verdict"
+            verdict += " on a run that is no search" if self.searched else ""
             kept = f"{size(self.kept_bytes)} for the latencies of all runs of an execution"
             yield f"  needs {cores}, {memory}, {verdict} and {kept}; {self.executors}"
             yield f"  services: {', '.join(self.services)}"
+        if self.searched:
+            yield f"  {OF_A_SEARCH}"
         for reason, numbers in self.refused.items():
             yield f"  cannot run here, execution {', '.join(map(str, numbers))}: {reason}"
         for reason, numbers in self.untold.items():
@@ -242,6 +248,7 @@ def forecast(prepared: PreparedBatch, records: Files | None, resources: Resource
         untold,
         records is not None,
         max((sum(map(kept_bytes, each.specs)) for each in to_do), default=0),
+        any(each.searched for each in to_do),
     )
 
 

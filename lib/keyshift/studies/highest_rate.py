@@ -110,7 +110,7 @@ def load_s(specs: Mapping[str, RunSpec], bisections: int) -> float:
 
 def add_highest_rates(study: RateStudy, specs: Mapping[str, RunSpec], profile: str, bisections: int) -> None:
     """Add the searches of ``specs``, points of ``study``, each in a job of ours; all may have died."""
-    with open_lab([*specs.values()], profile, lasts_s=load_s(specs, bisections)) as lab:
+    with open_lab([*specs.values()], profile, lasts_s=load_s(specs, bisections), searched=True) as lab:
         for repetition in range(max(spec.run.repetitions for spec in specs.values())):
             for name, spec in specs.items():
                 if repetition < spec.run.repetitions:

@@ -160,6 +160,20 @@ def test_migrations_of_one_job_have_one_verdict_and_what_it_takes_is_told(opened
         assert told == [f"{words}; nothing is refused for that"], "101 million events"
 
 
+def test_that_nobody_knows_the_load_of_a_search_is_told_once_before_it_starts(opened, monkeypatch):
+    told = []
+    monkeypatch.setattr(module, "tell", told.append)
+    monkeypatch.setattr(module, "kept_cost", lambda home: None)
+    spec = make_spec({"skew": 0.0})
+    module._tell_once.cache_clear()  # other tests search, too
+    require_possible_here([spec], "local")
+    assert told == []
+    require_possible_here([spec], "local", searched=True)
+    with open_lab([spec], "local", searched=True):
+        [line] = told
+    assert line.startswith("how long a search for the highest rate takes, and how many events it offers, is not known")
+
+
 def test_a_spark_beside_another_one_of_this_process_is_refused_before_anything_is_opened(opened, monkeypatch):
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(SparkContext, "_active_spark_context", "of somebody")

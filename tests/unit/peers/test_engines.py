@@ -12,7 +12,7 @@ from keyshift.experiment.scenario import ScaleTo, Shuffle
 from keyshift.lab.environment import NotStarted
 from keyshift.lab.environment import nothing_starts as nothing_is_started
 from keyshift.lab.scripts.highest_rate import Burst, RateSearch, Tried, expected_s
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, PointsDied, ServiceUnavailable
 from keyshift.model.keys import ALL_UNITS
 from keyshift.peers import counting, engines
 from keyshift.peers.counting import CountingJob, CountingQuery, Stopped
@@ -125,7 +125,49 @@ def test_only_what_goes_on_from_a_checkpoint_is_told_of_an_interval(monkeypatch)
         measure_beside_engines(FLUID, SMALL, ["flink_rescale"], checkpoint_s=0)
 
 
+class DoesNotOpen:
+    """An engine that is not there: nobody can open it."""
+
+    def __enter__(self):
+        raise ServiceUnavailable("flink: a jar cannot be had")
+
+    def __exit__(self, *_):
+        """It never was."""
+
+
 NO_TABLES = SimpleNamespace(get_tables=lambda run_id: {})
+
+
+@pytest.fixture
+def without_flink(monkeypatch):
+    """Each other engine makes its runs at once."""
+    lab = SimpleNamespace(store=NO_TABLES)
+    opened = OpenEngine(Query, lambda spec, lab, prepared: small_store.run(spec.workload.seed, spec.peer))
+    monkeypatch.setattr(engines, "peer_lab", lambda profile: nullcontext(lab))
+    monkeypatch.setitem(ENGINES, "spark_state", ENGINES["spark_state"]._replace(opened=lambda *_: nullcontext(opened)))
+    monkeypatch.setitem(ENGINES, "flink_restart", ENGINES["flink_restart"]._replace(opened=lambda *_: DoesNotOpen()))
+
+
+def test_an_engine_that_cannot_be_opened_has_died_and_the_others_go_on(without_flink, monkeypatch):
+    ours = Study({"fluid": [(small_store.run(9, "fluid"), {})]}, {"fluid": None})
+    monkeypatch.setattr(engines, "collect", lambda *told: ours)
+    study = measure_beside_engines(FLUID, SMALL, ["spark_state", "flink_restart"])
+    assert {name: len(some) for name, some in study.runs.items()} == {"fluid": 1, "spark_state": 1, "flink_restart": 0}
+    assert study.died == {"flink_restart": "flink: a jar cannot be had"}
+    with pytest.raises(PointsDied, match=r"1 of 3 points died: flink_restart \(flink: a jar cannot be had\)"):
+        study.publish()
+    ours.runs["fluid"].clear()
+    with pytest.raises(PointsDied, match="all points died: flink: a jar cannot be had"):
+        measure_beside_engines(FLUID, SMALL, ["flink_restart"])
+
+
+def test_no_rate_is_searched_in_an_engine_that_cannot_be_opened_and_the_others_go_on(without_flink, monkeypatch):
+    monkeypatch.setattr(engines, "add_highest_rates", lambda *told: None)
+    study = measure_rates_beside_engines(FLUID, SEARCHED, ["flink_restart", "spark_state"])
+    assert [len(study.searches[name]) for name in ("fluid", "flink_restart", "spark_state")] == [0, 0, 2]
+    assert study.died == {"flink_restart": "flink: a jar cannot be had"}
+
+
 SEARCHED = SMALL | {"seconds": 5, "trigger_s": 8.0, "repetitions": 2, "seed": 5}
 
 
@@ -215,6 +257,8 @@ def test_to_be_rescaled_a_job_is_begun_anew(monkeypatch):
     end = job.final_state()
     assert [len(stage.records) for stage in end.stages] == [1]
     assert end.notes == ["a note"] and set(end.stages[0].unit_bytes.values()) == {100}
+    query.reads = True
+    assert end.told_of(pd.DataFrame({"key": [3], "t": [2_000_000]})) == [], "all of the state is judged"
     with pytest.raises(BadInput, match="An engine chooses the keys of a slot"):
         job.request(Shuffle(3))
 

@@ -303,6 +303,19 @@ def test_of_a_job_that_went_on_from_a_checkpoint_the_last_result_of_each_event_c
     assert ended(RESTART)(given_before([3, 4])).duplicated == 2
 
 
+@pytest.mark.parametrize(("name", "stopped_s"), [(RESTART, 1000.0), (RESCALE, 1000.5)])
+def test_a_note_says_of_how_many_keys_results_know_the_state_behind_a_restart(started, name, stopped_s):
+    job = started(name)
+    before, after = ([(stopped_s + late) * 1e6 for late in some] for some in ((-0.4, -0.3, -0.2), (0, 0.1, 0.2)))
+    events = pd.DataFrame({"key": [3, 4, 5, 3, 6, 3], "t": np.array([*before, *after], "i8")})
+    assert job.final_state().told_of(events) == [], "it has not restarted"
+    job.request(ScaleTo(4))
+    job.check()
+    job.stop()
+    [note] = job.final_state().told_of(events)
+    assert note.startswith("of 20 keys 2 had an event behind the restart; ")
+
+
 def with_value(row, column, value):
     def change(results):
         results.loc[row, column] = value

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from keyshift.model.errors import ServiceUnavailable
@@ -97,6 +98,37 @@ def test_bytes_are_those_that_the_repartition_wrote_and_no_older_versions(made, 
     job.begin(2, 1)
     stopped = job.rescale(4, 2)
     assert isinstance(stopped, Stopped) and stopped.state_bytes == 140
+
+
+class Gone:
+    """What asks a JVM that has died."""
+
+    def __getattr__(self, name):
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+def test_a_jvm_that_dies_ends_its_run_in_plain_words_whatever_it_was_asked(made, monkeypatch):
+    job, queries, _ = made
+    queries.append(Gone())
+    with pytest.raises(ServiceUnavailable, match=r"^Spark: Answer from Java side is empty$"):
+        job.begin(2, 1)
+    for asks in (job.require_alive, job.halt, lambda: job.halt(finally_=True), job.close):
+        with pytest.raises(ServiceUnavailable, match=r"^Spark: Answer from Java side is empty$"):
+            asks()
+
+    def refuse(*told):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    queries.append(Streaming([batch(1)]))
+    job.begin(2, 1)
+    monkeypatch.setattr(job, "_completed", lambda: 20)
+    monkeypatch.setattr(Topic, "length", lambda topic: 20)
+    monkeypatch.setattr(spark_job, "_kept", refuse)
+    with pytest.raises(ServiceUnavailable, match=r"Spark: .*Connection refused"):
+        job.halt(finally_=True)
+    monkeypatch.setattr(job, "_started", refuse)
+    with pytest.raises(ServiceUnavailable, match=r"Spark: .*Connection refused"):
+        job.begin(2, 1)
 
 
 def test_what_spark_cannot_repartition_ends_its_own_point_and_no_other(made, tmp_path):

@@ -127,6 +127,26 @@ def test_migrations_of_one_job_have_one_verdict_and_other_runs_one_each(folder):
     assert verdict_bytes() == (6 + 2 * 2 * 24) * of_each, "the largest one counts"
 
 
+def test_of_a_search_for_the_highest_rate_nobody_knows_how_many_events_it_offers(folder):
+    searches = """
+from keyshift.suite import measure, measure_highest_rates
+study = measure({"one": {"keys": keys}})
+found = measure_highest_rates({"one": {"keys": keys}})
+"""
+    notebook = folder / "notebooks" / "load.ipynb"
+    write_notebook(notebook, defaults=DEFAULTS, code=searches.split("study")[0])
+    copy = nbformat.read(notebook, as_version=4)
+    copy.cells += [nbformat.v4.new_code_cell(line) for line in searches.strip().splitlines()[1:]]
+    nbformat.write(copy, notebook)
+    _, needs, _, of_searches = forecast(prepared(folder), None, MACHINE).lines()
+    assert "in the driver for a verdict on a run that is no search and " in needs
+    assert of_searches.startswith(
+        "  how long a search for the highest rate takes, and how many events it offers, is not"
+    )
+    write_notebook(notebook, defaults=DEFAULTS, code=MEASURES)
+    assert not forecast(prepared(folder), None, MACHINE).searched
+
+
 def test_what_cannot_be_told_is_not_refused_and_takes_as_long_as_the_others_of_its_set(folder):
     notebook = folder / "notebooks" / "load.ipynb"
     write_notebook(notebook, defaults=DEFAULTS, code=f"%matplotlib inline\n{MEASURES}")

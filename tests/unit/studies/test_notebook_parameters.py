@@ -10,6 +10,7 @@ import pytest
 from small_notebooks import NOTEBOOKS, asked, code, execute
 from small_store import OTHER_MACHINE, result_store, row, run, tables
 
+from keyshift import suite
 from keyshift.experiment.scenario import Back, BalanceZipf, ScaleTo, Shuffle
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import KeyshiftError
@@ -330,6 +331,19 @@ def test_a_notebook_that_has_nothing_to_draw_says_so_and_goes_on():
     of = {"slots": 2, "to_slots": 4, "keys": 9}
     bad = [run(status="bad")]
     assert "figure" not in execute("start/03_invent", "panels(timelines", compared=["fluid"], manifests=bad, **of)
+
+
+def test_the_cpu_of_an_engine_is_that_of_its_job_without_generator_and_broker(monkeypatch):
+    asked_for = []
+    monkeypatch.setitem(vars(suite), "sweep_bars", lambda rows, by, measures, **told: asked_for.append(measures))
+    made = {name: table.to_pandas() for name, table in tables().items()}
+    around = made["metrics"].query("metric == 'cpu_cores'").assign(metric="harness_cores", value=0.7)
+    made["metrics"] = pd.concat([made["metrics"], around])
+    study = Study({"spark_state": [(run(cpu_busy=0.9), made)]}, {"spark_state": make_spec({})})
+    execute("compare/05_engines", "steady = [", study=study, rows=study.rows(), trigger_s=8.0)
+    [measures] = asked_for
+    found = {name: measure(study.rows()[0]) for name, measure in measures.items()}
+    assert found["CPU of the job before (cores)"] == 2 * 0.5 and not [name for name in found if "busy" in name]
 
 
 def compared(store, monkeypatch, capsys, **parameters):

@@ -229,6 +229,7 @@ class EndedJob:
                 f"{again} results came once more, from behind the checkpoint that the job went on from: the verdict is "
                 "about the last of each, latency about the first"
             )
+        notes += self.final.told_of(self.events)
         if self._replicas:
             bad = sum(not found.ok for found in self._replicas.values())
             shares = self._results["replica"].value_counts(normalize=True).sort_index()

@@ -91,6 +91,7 @@ class FinalState:
     judged: int | None = None  # of replicas that moved one after the other, that whose results are; None: first copies
     # When (microseconds since the epoch) it went on from a checkpoint, and gave once more what came behind that.
     repeats: Sequence[int] = ()
+    told_of: Callable[[pd.DataFrame], Sequence[str]] = lambda events: ()  # notes on what the verdict on these knows
     strength: Sequence[tuple[float, int]] = ()  # since when (seconds since the epoch) so many of them were full
 
 

@@ -87,6 +87,12 @@ def test_a_bad_snapshot_makes_the_verdict_bad_and_is_named_with_what_is_wrong_in
     assert run.notes == (told if judged is not None else [])
 
 
+def test_what_a_system_tells_of_the_events_is_among_the_notes(ended):
+    run = ended(None, CountedByResults)
+    run.final = replace(run.final, told_of=lambda events: [f"{len(events)} events"])
+    assert run.notes == [f"{len(run.events)} events"] and len(run.events)
+
+
 def test_of_an_overloaded_job_that_tells_no_offsets_what_it_has_answered_is_judged(ended):
     whole = ended(None, CountedByResults)
     offered = len(whole.events)
