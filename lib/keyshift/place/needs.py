@@ -1,6 +1,5 @@
 """What a run needs of the place where it runs, from its parameters, and whether that is there."""
 
-from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
@@ -27,8 +26,8 @@ JUDGED_BYTES = 2 * GIB / 1e6  # of an event in the verdict, as a soak of windowc
 TABLED_BYTES, IN_PART_BYTES = 170, 260  # of keycount: of each event, and of those that are judged together beside that
 LATENCY_BYTES = sum(field.type.bit_width // 8 for field in TABLES["latency"])  # of each event, in the table of a run
 OF_A_SEARCH = (
-    "how long a search for the highest rate takes, and how many events it offers, is not known before: what its verdict "
-    "takes in the driver grows with them, and Kafka keeps all of them on its disk"
+    "how long a search for the highest rate takes, and how many events it offers, is not known before: what its "
+    "verdict takes in the driver grows with them, and Kafka keeps all of them on its disk"
 )
 
 
