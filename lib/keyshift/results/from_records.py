@@ -33,9 +33,12 @@ def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stag
     """The latency of the results of events: nobody waits for a timer's. ``first_only``: an event may have several; one
     counts. ``stage``: that gave them, the last one.
     """
-    results = results[results["position"] >= 0]
-    if first_only:  # where Kafka has lost an event, another one has its place
-        results = results.sort_values("arrived_us").drop_duplicates(["router", "offset", "position", "t"])
+    columns = ["t", "arrived_us", "slot", "replica"]
+    event = ["router", "offset", "position", "t"]  # where Kafka has lost one, another one has its place
+    of_events = (results["position"] >= 0).to_numpy()
+    results = results[[*dict.fromkeys(columns + event)] if first_only else columns][of_events]
+    if first_only:
+        results = results.sort_values("arrived_us").drop_duplicates(event)
     created = (results["t"].to_numpy() - trigger_us) / SECOND_US
     latency = (results["arrived_us"].to_numpy() - results["t"].to_numpy()) / 1000
     return make_table(

@@ -285,8 +285,13 @@ class Traffic:
         each slot: ``log_offset`` is the place among them. Or all that came out of one ``replica``, first or not.
         """
         if replica is not None:
-            return pq.read_table(self._output, filters=[("replica", "==", replica)]).to_pandas()
+            return _read(self._output, [("replica", "==", replica)])
         if not self._others:
-            return pq.read_table(self._output).to_pandas()
-        found = pq.read_table(self._output, filters=[("first", "==", True)]).to_pandas()
+            return _read(self._output)
+        found = _read(self._output, [("first", "==", True)])
         return found.assign(log_offset=np.arange(len(found)))
+
+
+def _read(output: Path, filters: list[tuple[str, str, Any]] | None = None) -> pd.DataFrame:
+    """Read results, of which no more than a column is there twice meanwhile."""
+    return pq.read_table(output, filters=filters).to_pandas(split_blocks=True, self_destruct=True)

@@ -274,7 +274,8 @@ class EndedJob:
             decisions = [[(0, d) for at, d in some if at == n] for some, n in zip(decisions, chosen, strict=True)]
             snapshots = [each for each in snapshots if span.covers(each.begun_us / SECOND_US)]
             measures = []
-        samples = [*samples, *from_records.fired(counting(results, self.final.revoked))]
+        of_timers = results[results["position"] < 0]
+        samples = [*samples, *from_records.fired(counting(of_timers, self.final.revoked))]
         measured_at, of = self.final.measured_at, self.final.replica
         return {
             "latency": from_records.latency_table(
