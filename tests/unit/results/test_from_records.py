@@ -123,10 +123,10 @@ def test_latency_is_of_events_and_after_a_death_of_the_first_result_of_each():
             "replica": [0, 1, 0, 0, 0],
         }
     )
-    every = latency_table(results, TRIGGER_US, first_only=False).to_pandas()
+    every = latency_table([results], TRIGGER_US, first_only=False).to_pandas()
     assert every["created_s"].tolist() == [-1.0, -1.0, 0.5, 0.6]
     assert every["latency_ms"].tolist() == pytest.approx([1009.0, 1000.0, 2.5, 4.0])
-    first = latency_table(results, TRIGGER_US, first_only=True).to_pandas()
+    first = latency_table([results], TRIGGER_US, first_only=True).to_pandas()
     assert first[["created_s", "latency_ms", "slot", "replica"]].to_numpy().tolist() == [
         [-1.0, 1000.0, 0, 1],
         [0.5, 2.5, 1, 0],
@@ -141,7 +141,7 @@ def test_latency_of_very_many_results_takes_little_more_memory_than_its_table():
     results = pd.DataFrame({name: np.arange(rows) % 100 for name in types}).astype(types)
     tracemalloc.start()
     try:
-        latency_table(results, TRIGGER_US, first_only=False)
+        latency_table([results], TRIGGER_US, first_only=False)
         assert tracemalloc.get_traced_memory()[1] / rows < 80
     finally:
         tracemalloc.stop()

@@ -20,7 +20,7 @@ from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.results import verdict
 from keyshift.results.copies import repeated
-from keyshift.results.verdict import Inventory, Judgement, Ownership, judge, judge_in_parts
+from keyshift.results.verdict import Inventory, Judgement, JudgeSome, Ownership, judge, judge_in_parts
 from keyshift.runtime.router import TICK_US
 from keyshift.traffic.copies import Incarnation
 from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
@@ -176,10 +176,16 @@ def judged(
     final: FinalState,
 ) -> Judgement:
     """The verdict. ``offered``: how many events, as the generator says; ``events``, ``frames``: see ``Topic.read``."""
-    first = final.stages[0]
-    unread = offered - int(frames["events"].sum())
     if final.repeats:
         results = results[~repeated(results, final.repeats)]
+    parts = -(-len(events) // verdict.PART_EVENTS)
+    return judge_in_parts(parts, workload, events, results, judging(offered, frames, final))
+
+
+def judging(offered: int, frames: pd.DataFrame, final: FinalState) -> JudgeSome:
+    """What gives the verdict on some units; see ``judged``."""
+    first = final.stages[0]
+    unread = offered - int(frames["events"].sum())
 
     def judge_some(alone: Workload, mine: pd.DataFrame, given: pd.DataFrame, units: SomeUnits) -> Judgement:
         timers: list[pd.DataFrame] = []
@@ -198,7 +204,7 @@ def judged(
         owners = [stage.ownership for stage in final.stages]
         return judge(alone, mine, given, state, owners, final.revoked, times, unread)
 
-    return judge_in_parts(-(-len(events) // verdict.PART_EVENTS), workload, events, results, judge_some)
+    return judge_some
 
 
 def judged_cuts(
