@@ -2,7 +2,7 @@
 from a checkpoint has given once more. Pure: the same tables give the same answer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,21 @@ def by_unit(results: pd.DataFrame, key_groups: int, bins: int) -> pd.DataFrame:
     """``results`` with the ``unit`` of each, those of a unit in the order of its turns, wherever it was."""
     units = units_of(results["key"].to_numpy(), key_groups, bins)
     return results.assign(**{UNIT: units}).sort_values("slot_turn", kind="stable")
+
+
+def behind(results: pd.DataFrame, turns: Mapping[int, int]) -> "pd.Series[bool]":
+    """Which ``results`` are behind these turns of their slots; all of a slot that has none."""
+    return results["slot_turn"] > results["slot"].map(turns).fillna(-1)  # type: ignore[no-any-return]
+
+
+def between(results: pd.DataFrame, begin: Mapping[int, int], end: Mapping[int, int]) -> pd.DataFrame:
+    """Those of ``results`` that are behind the turns of ``begin``, but not behind those of ``end``."""
+    return results[behind(results, begin) & ~behind(results, end)]
+
+
+def furthest(turns: Mapping[int, int]) -> int:
+    """The last of the ``turns`` of some slots; -1 if there are none."""
+    return max(turns.values(), default=-1)
 
 
 def unlike(firsts: pd.DataFrame, copies: pd.DataFrame, of: str = SLOT) -> Iterator[str]:

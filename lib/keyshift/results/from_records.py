@@ -29,13 +29,20 @@ OF_A_SLOT = (
 SHARES = (50, 99)  # in percent: the quantiles of a stage's latency
 
 
-def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stage: int = 0) -> pa.Table:
-    """The latency of the results of events: nobody waits for a timer's. ``first_only``: an event may have several; one
-    counts. ``stage``: that gave them, the last one.
+def latency_table(results: Iterable[pd.DataFrame], trigger_us: int, first_only: bool, stage: int = 0) -> pa.Table:
+    """The latency of the results of events: nobody waits for a timer's. ``results``: some at a time, or all of them.
+    ``first_only``: an event may have several; one counts. ``stage``: that gave them, the last one.
     """
-    results = results[results["position"] >= 0]
-    if first_only:  # where Kafka has lost an event, another one has its place
-        results = results.sort_values("arrived_us").drop_duplicates(["router", "offset", "position", "t"])
+    columns = ["t", "arrived_us", "slot", "replica"]
+    event = ["router", "offset", "position", "t"]  # where Kafka has lost one, another one has its place
+    needed = [*dict.fromkeys(columns + event)] if first_only else columns
+    parts: Iterable[pd.DataFrame] = (some[needed][(some["position"] >= 0).to_numpy()] for some in results)
+    if first_only:
+        parts = [pd.concat(parts).sort_values("arrived_us").drop_duplicates(event)]
+    return pa.concat_tables(_latency(part, trigger_us, stage) for part in parts)
+
+
+def _latency(results: pd.DataFrame, trigger_us: int, stage: int) -> pa.Table:
     created = (results["t"].to_numpy() - trigger_us) / SECOND_US
     latency = (results["arrived_us"].to_numpy() - results["t"].to_numpy()) / 1000
     return make_table(

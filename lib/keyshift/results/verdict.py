@@ -22,10 +22,14 @@ from keyshift.workloads import KeyedStage, Workload, due, uses_time
 from keyshift.workloads.times import Mask, Times
 
 Rows = npt.NDArray[np.integer[Any]]  # of a table, by their places
+# The verdict on some units, from what there is of them: workload, events, results.
+JudgeSome = Callable[[Workload, pd.DataFrame, pd.DataFrame, SomeUnits], "Judgement"]
 
 _ORIGIN = ("router", "offset", "position")  # which event a result is of; all -1: of a timer
 PART_EVENTS = 1 << 20  # that are judged together, where a verdict is possible in parts
+TOGETHER_EVENTS = 1 << 22  # of all parts that are judged once more together, at most; more of a run are on disk
 _EXAMPLES_PER_KIND = 3  # of six kinds, and one of the seventh: at most 19 examples
+_ADDED = "have mistakes, too large to be judged together: a result with a key of another part is lost and unexpected"
 
 
 @dataclass(frozen=True)
@@ -206,55 +210,93 @@ def judge(
 
 
 def judge_in_parts(
-    parts: int,
-    workload: Workload,
-    events: pd.DataFrame,
-    results: pd.DataFrame,
-    judge_some: Callable[[Workload, pd.DataFrame, pd.DataFrame, SomeUnits], Judgement],
+    parts: int, workload: Workload, events: pd.DataFrame, results: pd.DataFrame, judge_some: JudgeSome
 ) -> Judgement:
-    """``judge`` with little more memory than the tables take: some units after the others, in so many ``parts``, and
-    those parts with mistakes once more together. In one part, if the verdict on a unit needs others.
-
-    A part has neighbouring units, which lie side by side in a savepoint, and about as many events as another one. There
-    are no more parts than units.
-
-    ``judge_some``: the verdict on some units, from what there is of them: workload, events, results. A result whose key
-    is not that of its event counts as unexpected, if the part of that event has no mistake; a key that the final state
-    has in another unit, too, likewise as one that does not exist.
+    """``judge_parts`` of tables in memory, with little more than they take: so many ``parts`` of neighbouring units,
+    which lie side by side in a savepoint, with about as many events each. In one part, if the verdict on a unit needs
+    others. There are no more parts than units.
     """
+    if parts < 2 or workload.only(ALL_UNITS) is None:
+        return judge_some(workload, events, results, ALL_UNITS)
+    of_events, of_results = _units(workload, events), _units(workload, results)
+    part_of, begins = shared_out(np.bincount(of_events, minlength=workload.key_groups * workload.bins), parts)
+
+    def rows(units: npt.NDArray[np.int32]) -> list[Rows]:  # ascending; each table is sorted once, for all parts
+        part = part_of[units]
+        ordered = np.argsort(part, kind="stable").astype(np.min_scalar_type(len(part)))  # takes as little as units do
+        return np.split(ordered, np.cumsum(np.bincount(part, minlength=len(begins) + 1))[:-1])
+
+    both = rows(of_events), rows(of_results)
+
+    def some(*numbers: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+        nothing = np.empty(0, np.intp)
+        mine, given = (np.sort(np.concatenate([nothing, *(each[n] for n in numbers)], dtype=np.intp)) for each in both)
+        return events.iloc[mine], results.iloc[given]
+
+    return judge_parts(workload, begins.tolist(), some, judge_some)
+
+
+def judge_parts(
+    workload: Workload,
+    begins: Sequence[int],
+    some: Callable[..., tuple[pd.DataFrame, pd.DataFrame]],
+    judge_some: JudgeSome,
+) -> Judgement:
+    """``judge`` one part of the units after the other, and those with mistakes once more together, unless they have too
+    many events: then their mistakes are added, and the last example says so.
+
+    ``begins``: the first unit of each part but that with the first units. ``some``: the events and results of the parts
+    with these numbers, as ``judge`` takes them; of none, too.
+
+    A result whose key is not that of its event counts as unexpected, if the part of that event has no mistake or is
+    judged by itself; a key that the final state has in another unit, too, likewise as one that does not exist.
+    """
+    ranges, sizes = [*pairwise([FIRST_UNIT, *begins, UNITS_END])], Counter[int]()
 
     def verdict_on(*numbers: int) -> Judgement:
         units = SomeUnits([ranges[number] for number in numbers])
         alone = workload.only(units)
         assert alone is not None  # as it was asked before
-        mine, given = (np.sort(np.concatenate([each[n] for n in numbers], dtype=np.intp)) for each in rows)
-        return judge_some(alone, events.iloc[mine], results.iloc[given], units)
+        events, results = some(*numbers)
+        if len(numbers) == 1:
+            sizes[numbers[0]] = max(len(events), len(results))
+        return judge_some(alone, events, results, units)
 
-    if parts < 2 or workload.only(ALL_UNITS) is None:
-        return judge_some(workload, events, results, ALL_UNITS)
-    ranges, *rows = _divided(workload, events, results, parts)
     found = [verdict_on(number) for number in range(len(ranges))]
     bad = [number for number, each in enumerate(found) if not each.ok]
-    return verdict_on(*bad) if len(bad) > 1 else found[bad[0] if bad else 0]
+    if len(bad) < 2:
+        return found[bad[0] if bad else 0]
+    common = verdict_on()  # what is wrong with the whole job, which each part has found
+    bad = [number for number in bad if found[number] != common]
+    if len(bad) > 1 and sum(sizes[number] for number in bad) > TOGETHER_EVENTS:
+        return _added(common, [found[number] for number in bad])
+    return verdict_on(*bad) if bad else common
 
 
-def _divided(
-    workload: Workload, events: pd.DataFrame, results: pd.DataFrame, parts: int
-) -> tuple[list[tuple[int, int]], list[Rows], list[Rows]]:
-    """The units of each part, and its rows in both tables, ascending. Each table is sorted once, for all parts."""
-    of_events = _units(workload, events)
-    counts = np.bincount(of_events, minlength=workload.key_groups * workload.bins)
-    doubled = 2 * np.cumsum(counts) - counts  # events up to the middle of each unit
-    wanted = np.minimum(doubled * parts // max(1, 2 * len(events)), parts - 1)
+def _added(common: Judgement, found: Sequence[Judgement]) -> Judgement:
+    """The mistakes that all parts have in ``common``, and those that each has beside them."""
+    kinds = [field.name for field in fields(Judgement) if field.name != "examples"]
+    counts = {
+        kind: getattr(common, kind) + sum(getattr(each, kind) - getattr(common, kind) for each in found)
+        for kind in kinds
+    }
+    of_kind: dict[str, list[str]] = {kind: [] for kind in kinds}
+    for line in dict.fromkeys(line for each in (common, *found) for line in each.examples):
+        of_kind[line.partition(":")[0]].append(line)
+    shown = [line for lines in of_kind.values() for line in lines[:_EXAMPLES_PER_KIND]]
+    return Judgement(**counts, examples=(*shown, f"added: {len(found)} parts {_ADDED}"))
+
+
+def shared_out(
+    counts: npt.NDArray[np.integer[Any]], parts: int
+) -> tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.intp]]:
+    """Which part each of some neighbours is in, if they have these ``counts`` and parts are to have about as much each;
+    and which of them begin a part, but the first one. There may be fewer ``parts``.
+    """
+    doubled = 2 * np.cumsum(counts) - counts  # up to the middle of each
+    wanted = np.minimum(doubled * parts // max(1, 2 * int(counts.sum())), parts - 1)
     part_of = np.unique(wanted, return_inverse=True)[1].astype(np.min_scalar_type(parts))
-    ranges = [*pairwise([FIRST_UNIT, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), UNITS_END])]
-
-    def rows(units: npt.NDArray[np.int32]) -> list[Rows]:
-        part = part_of[units]
-        ordered = np.argsort(part, kind="stable").astype(np.min_scalar_type(len(part)))  # takes as little as units do
-        return np.split(ordered, np.cumsum(np.bincount(part, minlength=len(ranges)))[:-1])
-
-    return ranges, rows(of_events), rows(_units(workload, results))
+    return part_of, np.flatnonzero(np.diff(part_of)) + 1
 
 
 def _units(workload: Workload, table: pd.DataFrame) -> npt.NDArray[np.int32]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
+import pyarrow as pa
 
 from keyshift.traffic import lines
 from keyshift.traffic.load import SourceLoad
@@ -52,6 +53,11 @@ class Inputs:
             for partition, extent in sorted(each.topic.extents().items())
         }
 
+    def require_whole(self) -> None:
+        """Refuse topics in which not all is still there: NotThere. Results of what is gone would count as wrong."""
+        for each in self.all:
+            each.topic.require_whole()
+
     def read(self, before: Mapping[int, int] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
         """All events as the first stage gets them, and all frames; see ``Topic.read``."""
         stage, *_ = self._stages
@@ -60,6 +66,12 @@ class Inputs:
             return found[0]
         events, frames = (pd.concat(tables, ignore_index=True) for tables in zip(*found, strict=True))
         return events, frames
+
+    def portions(self, before: Mapping[int, int] | None = None) -> Iterator[tuple[pa.Table, pd.DataFrame]]:
+        """The same, some of one router at a time; see ``Topic.portions``."""
+        stage, *_ = self._stages
+        for each in self.all:
+            yield from each.topic.portions(each.source, before, stage, each.first)
 
     def read_lines(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """All events and their records, of one source; see ``traffic.lines``."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from keyshift.endpoints import OPEN, Endpoints, SignIn
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, NotThere, RunsElsewhere, ServiceUnavailable, service_errors
-from keyshift.workloads import KeyedStage, Source, results_due
+from keyshift.workloads import ORIGIN, KeyedStage, Source, results_due
 
 SILENCE_S = 2.0  # a generator that lives writes many times in it, unless its frames are long
 SILENT_FRAMES = 3  # which then have not come
@@ -189,30 +190,37 @@ class Topic:
         source, and epoch. ``first``: the router of partition 0. Raises ProtocolViolation if a frame is not of
         ``source``.
         """
-        tables = [(source.schema if stage is None else stage.events).empty_table()]
-        seen = [np.empty((0, 6), np.int64)]
-        for partition, some in self._valid_frames(source.schema):
+        events, seen = zip(*self.portions(source, before, stage, first), strict=True)
+        return pa.concat_tables(events).to_pandas(), pd.concat(seen, ignore_index=True)
+
+    def portions(
+        self,
+        source: Source,
+        before: Mapping[int, int] | None = None,
+        stage: KeyedStage | None = None,
+        first: int = 0,
+    ) -> Iterator[tuple[pa.Table, pd.DataFrame]]:
+        """Events and frames as ``read`` gives them, some of one router at a time; at least a table without rows."""
+        schema = source.schema if stage is None else stage.events
+        columns = ["router", "offset", "watermark", "events", "epoch"]
+        nothing: list[tuple[int, pa.RecordBatch, frames.Facts]] = []
+        for partition, some in chain([(0, nothing)], self._valid_frames(source.schema)):
             router = first + partition
             batches: list[pa.RecordBatch] = []
-            rows_seen: list[tuple[int, int, int, int, int, int]] = []
+            seen: list[tuple[int, int, int, int, int]] = []
+            kept: list[tuple[int, int]] = []  # offset, and rows
             for offset, batch, facts in some:
-                rows = -1
+                seen.append((router, offset, facts.watermark, batch.num_rows, facts.epoch))
                 if before is None or offset < before[router]:
                     batches.append((batch if stage is None else source.mapped(batch)).replace_schema_metadata(None))
-                    rows = batches[-1].num_rows
-                rows_seen.append((router, offset, facts.watermark, batch.num_rows, facts.epoch, rows))
+                    kept.append((offset, batches[-1].num_rows))
             # Copied: a small frame would otherwise keep its record in memory, which is a hundred times as large.
-            tables.append(pa.Table.from_batches(batches, tables[0].schema).combine_chunks())
-            seen.append(np.array(rows_seen, np.int64).reshape(-1, 6))
-        columns = ["router", "offset", "watermark", "events", "epoch"]
-        *of_frames, of_rows = np.concatenate(seen).T
-        all_frames = pd.DataFrame(dict(zip(columns, of_frames, strict=True)))
-        wanted, rows = all_frames[of_rows >= 0], of_rows[of_rows >= 0]
-        events = pa.concat_tables(tables).to_pandas()
-        events.insert(0, "router", np.repeat(wanted["router"].to_numpy(np.int32), rows))
-        events.insert(1, "offset", np.repeat(wanted["offset"].to_numpy(), rows))
-        events.insert(2, "position", positions(rows))
-        return events, all_frames
+            events = pa.Table.from_batches(batches, schema).combine_chunks()
+            offsets, rows = np.array(kept, np.int64).reshape(-1, 2).T
+            places = np.full(len(events), router), np.repeat(offsets, rows), positions(rows)
+            for number, (field, values) in enumerate(zip(ORIGIN, places, strict=True)):
+                events = events.add_column(number, field, pa.array(values, field.type))
+            yield events, pd.DataFrame(np.array(seen, np.int64).reshape(-1, len(columns)), columns=columns)
 
     def count(self, source: Source, stages: Sequence[KeyedStage]) -> OfferedSoFar:
         """Count what is there of ``source`` now, but for what is stale (see ``keyshift.model.frames``).
@@ -245,19 +253,21 @@ class Topic:
 
     @contextmanager
     def _admin(self, doing: str) -> Iterator[KafkaAdminClient]:
-        with self.errors(doing), closing(KafkaAdminClient(**self._client())) as client:
+        with self.errors(doing), closing(KafkaAdminClient(**_client(self))) as client:
             yield client
 
     @contextmanager
     def _consumer(self, doing: str, **more: Any) -> Iterator[KafkaConsumer]:
         plain = {"enable_auto_commit": False, "metrics_enabled": False}
-        with self.errors(doing), closing(KafkaConsumer(**self._client(), **plain, **more)) as consumer:
+        with self.errors(doing), closing(KafkaConsumer(**_client(self), **plain, **more)) as consumer:
             yield consumer
 
-    def _client(self) -> dict[str, Any]:
-        patience = {"bootstrap_timeout_ms": ANSWER_MS, "request_timeout_ms": ANSWER_MS}
-        again = {"reconnect_backoff_max_ms": RECONNECT_MS}
-        return {"bootstrap_servers": self.kafka, **patience, **again, **self.sign_in.client()}
+
+def _client(topic: Topic) -> dict[str, Any]:
+    """What every client of a topic's Kafka is told."""
+    patience = {"bootstrap_timeout_ms": ANSWER_MS, "request_timeout_ms": ANSWER_MS}
+    again = {"reconnect_backoff_max_ms": RECONNECT_MS}
+    return {"bootstrap_servers": topic.kafka, **patience, **again, **topic.sign_in.client()}
 
 
 def positions(rows: np.ndarray) -> np.ndarray:

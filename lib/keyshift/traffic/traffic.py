@@ -1,14 +1,17 @@
 """Everything around a system under test: events go in, results come out, and its slots say how far they are."""
 
 import contextlib
+import shutil
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keyshift.model.errors import InputLost, NotThere, ServiceUnavailable
@@ -30,7 +33,35 @@ from keyshift.workloads import Workload, parcel_of
 
 SAY_S = 300.0  # for slots to say what they have to, with nothing of them meanwhile: a full machine takes minutes
 LOOK_S = 0.05  # between two looks at what they said
+READ_ROWS = 1 << 19  # results at a time: some tens of MiB
 MARKERS = 8  # of a kind and a slot: nobody asks for what was said so long before
+
+
+@dataclass(frozen=True)
+class Portions:
+    """What was offered and what came out, some at a time. ``folder``: not there yet, for files of whoever reads it; it
+    goes when the traffic ends.
+    """
+
+    inputs: Inputs
+    output: Path
+
+    @property
+    def folder(self) -> Path:
+        """Beside the results."""
+        return self.output.with_suffix(".parts")
+
+    def events(self, before: Mapping[int, int] | None = None) -> Iterator[tuple[pa.Table, pd.DataFrame]]:
+        """Events and frames; see ``Traffic.offered``."""
+        self.inputs.require_whole()
+        yield from self.inputs.portions(before)
+
+    def results(self) -> Iterator[pa.Table]:
+        """All results, after ``Traffic.stop``, in the order of ``Traffic.results``; at least a table without rows."""
+        with pq.ParquetFile(self.output) as file:
+            yield file.schema_arrow.empty_table()
+            for batch in file.iter_batches(READ_ROWS):
+                yield pa.Table.from_batches([batch])
 
 
 class Traffic:
@@ -66,6 +97,8 @@ class Traffic:
         self._near_us, self._apart = near_us, apart
         self.replicas = len(self.result_logs)
         self._output, self._heard_second = output, heard
+        # None: lines, which are as many records as events, and first copies of replicas are read as a whole.
+        self.portions = None if as_lines or others else Portions(self._inputs, output)
         self._common: dict[str, Any] = {
             "workload": workload.name,
             "parameters": workload.model_dump(),
@@ -172,6 +205,8 @@ class Traffic:
         """End all processes now; the topics stay. Safe to call twice."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._output.unlink, missing_ok=True)
+            if self.portions:
+                stack.callback(shutil.rmtree, self.portions.folder, ignore_errors=True)
             for process in self._processes:
                 stack.callback(process.kill)
 
@@ -269,11 +304,8 @@ class Traffic:
     # -- what it was --------------------------------------------------------------------------------------------------
 
     def offered(self, before: Mapping[int, int] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Read back events and frames; see ``Inputs.read``. Raises NotThere if some are gone: their results would count
-        as wrong.
-        """
-        for each in self._inputs.all:
-            each.topic.require_whole()
+        """Read back events and frames; see ``Inputs.read``. Raises NotThere if some are gone."""
+        self._inputs.require_whole()
         return self._inputs.read_lines() if self._as_lines else self._inputs.read(before)
 
     def count_offered(self) -> OfferedSoFar:
@@ -285,8 +317,13 @@ class Traffic:
         each slot: ``log_offset`` is the place among them. Or all that came out of one ``replica``, first or not.
         """
         if replica is not None:
-            return pq.read_table(self._output, filters=[("replica", "==", replica)]).to_pandas()
+            return _read(self._output, [("replica", "==", replica)])
         if not self._others:
-            return pq.read_table(self._output).to_pandas()
-        found = pq.read_table(self._output, filters=[("first", "==", True)]).to_pandas()
+            return _read(self._output)
+        found = _read(self._output, [("first", "==", True)])
         return found.assign(log_offset=np.arange(len(found)))
+
+
+def _read(output: Path, filters: list[tuple[str, str, Any]] | None = None) -> pd.DataFrame:
+    """Read results, of which no more than a column is there twice meanwhile."""
+    return pq.read_table(output, filters=filters).to_pandas(split_blocks=True, self_destruct=True)

@@ -156,7 +156,7 @@ def test_migrations_of_one_job_have_one_verdict_and_what_it_takes_is_told(opened
     with open_lab(specs, "local"):
         assert told == [], "each run has its own"
     with open_lab(specs, "local", one_job=True):
-        words = "a verdict takes about 16.2 GiB in the driver, and this machine has 8.0 GiB"
+        words = "a verdict takes about 9.4 GiB in the driver, and this machine has 8.0 GiB"
         assert told == [f"{words}; nothing is refused for that"], "101 million events"
 
 

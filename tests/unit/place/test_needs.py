@@ -24,7 +24,7 @@ def test_memory_is_that_of_all_tasks_and_of_the_keys_that_exist_in_every_process
         keys_bytes=1000 * (1024 + 32 * 8),
         slots_bytes=1000 * (1024 + 32 * 6),
         memory=(700 + 6 * 150) * MIB + 128 * 8192 + 1000 * (1024 + 32 * 8),
-        verdict_bytes=(4 + 24) * 2000 * (170 + 260),
+        verdict_bytes=(4 + 24) * 2000 * (230 + 260),
         servers=(),
     )
 
@@ -72,10 +72,17 @@ def test_what_a_verdict_takes_is_told_and_nothing_is_refused_for_it():
     load = {"workload": "saas", "rate": 3e6, "rates": "control:1e6", "warmup_s": 30, "seconds": 200}
     spec = make_spec(load)
     assert needs_of(spec).verdict_bytes == 920 * 2 * GIB, "events of all sources, the warm-up included"
-    in_parts = {"rate": 1e6, "warmup_s": 0, "seconds": 200, "key_groups": 1000}
-    assert needs_of(make_spec(in_parts | {"skew": 0})).verdict_bytes == 200_000_000 * 170 + (260 << 20)
-    skewed = needs_of(make_spec(in_parts | {"skew": 3})).verdict_bytes / 200_000_000
-    assert skewed == pytest.approx(170 + 260 / 1.202, rel=1e-3), "one key group has most, and is judged at once"
+    in_parts = {"rate": 1e6, "warmup_s": 0, "seconds": 200, "key_groups": 1000, "skew": 0}
+    frames = 2 * 200 * 50
+    assert needs_of(make_spec(in_parts)).verdict_bytes == 200_000_000 * 100 + frames * 48, "on disk, but for latencies"
+    skewed = (needs_of(make_spec(in_parts | {"skew": 3})).verdict_bytes - frames * 48) / 200_000_000
+    assert skewed == pytest.approx(700 / 1.202, rel=1e-3), "one key group has most, and is judged at once"
+    few = needs_of(make_spec(in_parts | {"seconds": 5, "trigger_s": 1})).verdict_bytes
+    assert few == (700 << 20) + 2 * 5 * 50 * 48
+    replicas, snapshots = {"replicas": 2, "ordering": "live_robin"}, {"verify": "snapshots", "snapshot_s": 1.0}
+    for whole in ({"seconds": 4, "trigger_s": 1}, replicas, snapshots):
+        events = 1_000_000 * whole.get("seconds", 200)
+        assert needs_of(make_spec(in_parts | whole)).verdict_bytes == events * 230 + (260 << 20)
     require_needs(spec, HERE, Resources(cpus=2, memory=24 * GIB, free=24 * GIB))
 
 

@@ -1,6 +1,8 @@
 import math
 import re
+import tracemalloc
 
+import numpy as np
 import pandas as pd
 import pytest
 from small_steps import step
@@ -121,15 +123,28 @@ def test_latency_is_of_events_and_after_a_death_of_the_first_result_of_each():
             "replica": [0, 1, 0, 0, 0],
         }
     )
-    every = latency_table(results, TRIGGER_US, first_only=False).to_pandas()
+    every = latency_table([results], TRIGGER_US, first_only=False).to_pandas()
     assert every["created_s"].tolist() == [-1.0, -1.0, 0.5, 0.6]
     assert every["latency_ms"].tolist() == pytest.approx([1009.0, 1000.0, 2.5, 4.0])
-    first = latency_table(results, TRIGGER_US, first_only=True).to_pandas()
+    first = latency_table([results], TRIGGER_US, first_only=True).to_pandas()
     assert first[["created_s", "latency_ms", "slot", "replica"]].to_numpy().tolist() == [
         [-1.0, 1000.0, 0, 1],
         [0.5, 2.5, 1, 0],
         [0.6, 4.0, 0, 0],  # in the place of one that Kafka has lost
     ]
+
+
+def test_latency_of_very_many_results_takes_little_more_memory_than_its_table():
+    rows = 50_000
+    types = dict.fromkeys(("t", "arrived_us", "position"), "i8") | {"slot": "i4", "replica": "i2"}
+    types |= {f"other {number}": "i8" for number in range(20)}
+    results = pd.DataFrame({name: np.arange(rows) % 100 for name in types}).astype(types)
+    tracemalloc.start()
+    try:
+        latency_table([results], TRIGGER_US, first_only=False)
+        assert tracemalloc.get_traced_memory()[1] / rows < 80
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_timers_gave_is_counted_by_when_they_were_due():

@@ -5,17 +5,20 @@ The check is taken out of the source of its module; what is there instead of it 
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from functools import cache
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from small_portions import Portions
 
 from keyshift.lab.judge.sequential import run_sequentially
-from keyshift.model.keys import Assignment, SomeUnits
+from keyshift.lab.judge.spilled import Spilled
+from keyshift.model.keys import ALL_UNITS, Assignment, SomeUnits
 from keyshift.results import verdict
 from keyshift.state.timers import CLOCK, EVENT, PROCESSING, WATERMARK
 from keyshift.workloads import Workload, keycount, times
@@ -54,12 +57,22 @@ class Run:
     unread: int = 0
 
     def judged(self, parts: int = 1) -> verdict.Judgement:
-        def judge_some(workload: Any, events: pd.DataFrame, results: pd.DataFrame, units: SomeUnits) -> Any:
-            final, timers = (each[units.have(each["unit"])] for each in (self.final, self.timers))
-            known = times.Times(self.frames, [timers], TWO, **self.known)
-            return verdict.judge(workload, events, results, [final], [self.ownership], times=known, unread=self.unread)
+        return verdict.judge_in_parts(parts, self.workload, self.events, self.results, self._judge_some)
 
-        return verdict.judge_in_parts(parts, self.workload, self.events, self.results, judge_some)
+    def judged_on_disk(self, folder: Path, parts: int) -> verdict.Judgement:
+        """If units can be judged by themselves; else as it is judged in any case."""
+        if self.workload.only(ALL_UNITS) is None:
+            return self.judged()
+        portions = Portions(folder, self.events, self.frames, self.results)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(verdict, "PART_EVENTS", -(-len(self.events) // parts))
+            spilled = Spilled(self.workload, portions, len(self.events))
+        return verdict.judge_parts(self.workload, spilled.begins, spilled.some, self._judge_some)
+
+    def _judge_some(self, workload: Any, events: pd.DataFrame, results: pd.DataFrame, units: SomeUnits) -> Any:
+        final, timers = (each[units.have(each["unit"])] for each in (self.final, self.timers))
+        known = times.Times(self.frames, [timers], TWO, **self.known)
+        return verdict.judge(workload, events, results, [final], [self.ownership], times=known, unread=self.unread)
 
     @property
     def answers(self) -> pd.DataFrame:
@@ -118,12 +131,34 @@ def without(monkeypatch, module: ModuleType, snippet: str, instead: str) -> None
 
 
 @pytest.mark.parametrize("of", WORKLOADS)
-def test_a_good_run_is_ok(of):
+def test_a_good_run_is_ok(of, tmp_path):
     run = copied(good(of))
     run.ownership = verdict.Ownership(TWO, [run.inventory(), run.inventory()])
     found = run.judged()
     assert found.ok, found.examples
-    assert run.judged(parts=3) == found
+    assert run.judged(parts=3) == run.judged_on_disk(tmp_path / "run", parts=3) == found
+
+
+def test_mistakes_of_parts_that_are_too_large_to_be_judged_together_are_added_and_those_of_the_whole_job_count_once(
+    monkeypatch,
+):
+    run = copied(good("counts"))
+    run.ownership = verdict.Ownership(TWO, [verdict.Inventory("last", TWO[1], run.inventory().units[1:])], {(3, 0)})
+    run.unread = 7
+    of_job, in_parts = run.judged(), partial(run.judged, parts=8)
+    assert not of_job.ok and in_parts() == of_job
+    for row in (7, -7):
+        run.results = run.results.drop(index=run.results.index[row])
+    found = in_parts()
+    assert found == run.judged() and found.lost == 2
+    monkeypatch.setattr(verdict, "TOGETHER_EVENTS", 0)
+    added = in_parts()
+    assert replace(added, examples=()) == replace(found, examples=())
+    *shown, told = added.examples
+    assert sorted(shown) == sorted(found.examples)
+    assert told.startswith("added: 2 parts have mistakes, too large to be judged together")
+    run.results = good("counts").results
+    assert in_parts() == of_job, "no part has any of its own"
 
 
 def test_a_part_has_neighbouring_units_with_its_share_of_the_events_and_there_are_no_more_parts_than_units():
@@ -628,11 +663,11 @@ def a_counted_key_that_is_nowhere(run):
 
 
 @pytest.mark.parametrize(("module", "snippet", "instead", "of", "kind", "spoil"), CHECKS)
-def test_a_run_that_only_one_check_finds_bad(monkeypatch, module, snippet, instead, of, kind, spoil):
+def test_a_run_that_only_one_check_finds_bad(monkeypatch, tmp_path, module, snippet, instead, of, kind, spoil):
     run = copied(good(of))
     spoil(run)
     found = run.judged()
-    assert run.judged(parts=3) == found
+    assert run.judged(parts=3) == run.judged_on_disk(tmp_path / "run", parts=3) == found
     counts = {f.name: getattr(found, f.name) for f in fields(found) if f.name != "examples" and getattr(found, f.name)}
     assert counts == {kind: counts[kind] if kind in ("wrong", "unread") else 1}
     assert {line.split(":")[0] for line in found.examples} == {kind}

@@ -113,7 +113,7 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
 
 
 def test_migrations_of_one_job_have_one_verdict_and_other_runs_one_each(folder):
-    notebook, of_each = folder / "notebooks" / "load.ipynb", 2000 * (170 + 260)
+    notebook, of_each = folder / "notebooks" / "load.ipynb", 2000 * (230 + 260)
 
     def verdict_bytes():
         return forecast(prepared(folder), None, MACHINE).needs.verdict_bytes

@@ -56,6 +56,16 @@ def test_what_is_read_and_counted_has_the_routers_of_all_sources(inputs, monkeyp
     }
 
 
+def test_portions_of_all_sources_come_one_behind_the_other(inputs, monkeypatch):
+    monkeypatch.setattr(Topic, "portions", lambda topic, source, *told: iter([(source.name, told)] * 2))
+    found = [*inputs.portions({0: 3})]
+    [stage] = KeyCount().stages
+    assert [(name, before, of.name, first) for name, (before, of, first) in found] == [
+        *[("events", {0: 3}, stage.name, 0)] * 2,
+        *[("others", {0: 3}, stage.name, 3)] * 2,
+    ]
+
+
 @pytest.fixture
 def feed(monkeypatch, inputs):
     """Its generators are no processes: ``told`` is what one was told, ``say`` what it says."""

@@ -1,6 +1,7 @@
 """How a topic is made, and what is read back from one of events, whose records come in several pieces."""
 
 import math
+from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
@@ -46,6 +47,14 @@ def test_events_come_with_their_places_and_are_counted_as_their_results_and_fram
     assert seen.to_dict("list") == places | {"events": [2, 0, 1, 0, 3], "epoch": [1] * 5}
     assert TOPIC.count(SOURCE, WORKLOAD.stages) == ([3, 3], 6, (((0, 1),), ((0, 1),)))
     assert TOPIC.result_times(0.0) == [5000, 7000, 6000]
+
+
+def test_events_and_frames_come_as_they_are_fetched_behind_none_at_all(offered):
+    tables, seen = zip(*TOPIC.portions(SOURCE, before={4: 2, 5: 2}, first=4), strict=True)
+    assert [len(each) for each in tables] == [0, 2, 0, 3] and [len(each) for each in seen] == [0, 2, 1, 2]
+    events, frames = TOPIC.read(SOURCE, before={4: 2, 5: 2}, first=4)
+    assert pa.concat_tables(tables).to_pandas().equals(events) and {*events["router"]} == {4, 5}
+    assert [*chain(*(each["events"] for each in seen))] == frames["events"].tolist()
 
 
 def test_what_is_behind_an_offset_is_left_out_but_for_its_frame(offered):

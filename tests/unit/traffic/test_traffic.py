@@ -179,8 +179,9 @@ def test_a_job_goes_on_where_all_of_its_events_and_results_are_still_there(traff
 
 def test_a_run_whose_events_kafka_has_removed_is_not_judged_by_those_that_are_left(traffic, monkeypatch):
     monkeypatch.setattr(Topic, "extents", lambda topic: {0: (0, 9), 1: (7, 9)})
-    with pytest.raises(NotThere, match=r"topic 'events' begins at offset 7 of partition 1 by now: Kafka has removed"):
-        traffic.offered()
+    for read in (traffic.offered, lambda: next(traffic.portions.events())):
+        with pytest.raises(NotThere, match=r"topic 'events' begins at offset 7 of partition 1 by now: Kafka has"):
+            read()
 
 
 def test_what_slots_of_one_replica_say_is_not_said_by_those_of_another(traffic, collector):
@@ -212,6 +213,25 @@ def test_results_of_replicas_are_read_as_one_log_of_first_copies_or_as_that_of_o
     rows = list(zip(found["replica"], found["position"], found["log_offset"], strict=True))
     assert rows == [(1, 0, 0), (0, 1, 1), (0, 2, 2)]
     assert two.results(1)["log_offset"].tolist() == [100, 101]
+
+
+def test_results_of_a_job_are_read_some_at_a_time_too_and_files_beside_them_go_with_it(topics, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "READ_ROWS", 2)
+    given = KeyCount(), [Topic("k:1", "e")], Topic("k:1", "r"), tmp_path / "r.parquet"
+    one = Traffic(*given)
+    made = ResultsFile(RESULT_FIELDS, tmp_path / "r.parquet")
+    rows = [dict.fromkeys(made.schema.names, 0) | {"position": number} for number in range(5)]
+    made.add(pa.RecordBatch.from_pylist(rows, schema=made.schema), 0, 7, 1000)
+    made.close()
+    found = [*one.portions.results()]
+    assert [len(each) for each in found] == [0, 2, 2, 1]
+    assert pa.concat_tables(found).to_pandas().equals(one.results())
+    (one.portions.folder / "events").mkdir(parents=True)
+    one.kill()
+    assert not [*tmp_path.iterdir()]
+    one.kill()
+    lines, several = Traffic(*given, as_lines=True), Traffic(*given, others=[Topic("k:1", "r1")])
+    assert lines.portions is several.portions is None
 
 
 def test_all_topics_are_waited_for_at_once_until_they_are_silent_those_of_replicas_too(monkeypatch, tmp_path):

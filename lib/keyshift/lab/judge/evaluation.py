@@ -13,11 +13,12 @@ from keyshift.analysis.metrics import FAULT, Offered
 from keyshift.analysis.tables import BY_KEY
 from keyshift.clock import SECOND_US
 from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd, judged, judged_cuts
+from keyshift.lab.judge.spilled import spilled_of
 from keyshift.model.records import Instance, Measured, Sample
 from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say
 from keyshift.results import from_records
-from keyshift.results.copies import SLOT, UNIT, by_unit, repeated, unlike
+from keyshift.results.copies import SLOT, UNIT, behind, between, by_unit, furthest, repeated, unlike
 from keyshift.results.manifest import EXAMPLES_KEPT, Verdict
 from keyshift.results.verdict import Judgement, counting, due_in
 from keyshift.traffic.copies import Incarnation
@@ -56,19 +57,6 @@ class Span(NamedTuple):
         return moments.between(self.start * SECOND_US, self.end * SECOND_US, inclusive="left")
 
 
-def _behind(results: pd.DataFrame, turns: Mapping[int, int]) -> "pd.Series[bool]":
-    """Which ``results`` are behind these turns of their slots; all of a slot that has none."""
-    return results["slot_turn"] > results["slot"].map(turns).fillna(-1)  # type: ignore[no-any-return]
-
-
-def _between(results: pd.DataFrame, begin: Mapping[int, int], end: Mapping[int, int]) -> pd.DataFrame:
-    return results[_behind(results, begin) & ~_behind(results, end)]
-
-
-def _furthest(turns: Mapping[int, int]) -> int:
-    return max(turns.values(), default=-1)
-
-
 def _processed(workload: Workload, events: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """The ``events`` that a job has processed which does not tell its offsets: of each key of a router, those up to the
     last one that has a result. One before that without a result is lost.
@@ -99,9 +87,15 @@ class EndedJob:
             *(Sample(at, FAULT, Instance(what), 1.0) for at, what in final.struck),
             *(Sample(at, REPLICAS, Instance("full"), float(full)) for at, full in final.strength),
         ]
-        self.events, self._frames = traffic.offered(before=(final.offsets or None) if overloaded else None)
-        self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
-        self._offered_per_event = int(self._frames_read["events"].sum()) / max(1, len(self.events))
+        self._seconds, self._overloaded = traffic.seconds, overloaded
+        self._spilled = spilled_of(workload, traffic, feed.offered, final, overloaded)
+        if self._spilled:  # then nobody needs whole tables
+            self._frames, made = self._spilled.frames, self._spilled.made
+        else:
+            self.events, self._frames = traffic.offered(before=(final.offsets or None) if overloaded else None)
+            self._results, made = traffic.results(), len(self.events)
+        pa.default_memory_pool().release_unused()  # what reading took: a sixth of the peak
+        self._offered_per_event = int(self._frames_read["events"].sum()) / max(1, made)
         if overloaded and not final.offsets:
             self.events = _processed(workload, self.events, self._results)
 
@@ -111,18 +105,34 @@ class EndedJob:
         frames, offsets = self._frames, self.final.offsets
         return frames[frames["offset"] < frames["router"].map(offsets)] if self._overloaded and offsets else frames
 
-    def offered_for(self, events: pd.DataFrame) -> int:
-        """How many events of the sources there were for these, which routers have made of them: fewer, or more."""
-        return round(len(events) * self._offered_per_event)
+    def offered_for(self, made: int) -> int:
+        """How many events of the sources there were for so many that routers have made of them: fewer, or more."""
+        return round(made * self._offered_per_event)
+
+    def counted(self, span: Span | None = None) -> tuple[int, int]:
+        """How many events results have to be about, all or those in ``span``, and how many results are due for them."""
+        made = due = 0
+        for some in self._spilled.some_events() if self._spilled else [self.events]:
+            events = some if span is None else some[span.of(some["t"])]
+            made, due = made + len(events), due + int(due_in(self.workload.stages, events).sum())
+        return made, due
+
+    def _some_results(self, span: Span | None) -> Iterator[pd.DataFrame]:
+        """All results or those in ``span``, some at a time."""
+        for some in self._spilled.some_results() if self._spilled else [self._results]:
+            yield some if span is None else some[span.of(some["t"])]
 
     def verdict(self) -> Verdict:
         """The verdict on the whole job. If replicas have had different assignments, first copies are from slots of all
         of them: one replica is judged then, and first copies are what that has given, see ``_differences``.
         """
         assert self.feed.offered is not None
-        of = self.final.judged
-        results = self._results if of is None else self._as_if_alone(of)
-        found = judged(self.workload, self.feed.offered, self.events, self._frames, results, self.final)
+        of, offered = self.final.judged, self.feed.offered
+        if self._spilled:
+            found = self._spilled.judged(offered, self.final)
+        else:
+            results = self._results if of is None else self._as_if_alone(of)
+            found = judged(self.workload, offered, self.events, self._frames, results, self.final)
         return _as_manifest(found, self._cuts, self._replicas, self._differences)
 
     @cached_property
@@ -145,7 +155,7 @@ class EndedJob:
         if not before:
             return mine
         if self.final.judged is None:
-            until = [self._results[~_behind(self._results, last.turns)]]
+            until = [self._results[~behind(self._results, last.turns)]]
         else:
             until = [*self._one_by_one(number, last)]
         found = pd.concat([*until, mine[mine["attempt"] == last.attempt]])
@@ -158,13 +168,13 @@ class EndedJob:
         """
         given = cache(self._traffic.results)
         others = [each for each in range(self._traffic.replicas) if each != number]
-        begins = sorted((each.turns for began in self.final.began.values() for each in began), key=_furthest)
-        for begin, end in pairwise(turns for turns in begins if _furthest(turns) <= _furthest(last.turns)):
-            firsts = _between(self._results, begin, end)
+        begins = sorted((each.turns for began in self.final.began.values() for each in began), key=furthest)
+        for begin, end in pairwise(turns for turns in begins if furthest(turns) <= furthest(last.turns)):
+            firsts = between(self._results, begin, end)
             for replica in (number, *others):
-                lived = [each for each in self.final.began[replica] if _furthest(each.turns) <= _furthest(begin)]
+                lived = [each for each in self.final.began[replica] if furthest(each.turns) <= furthest(begin)]
                 mine = given(replica)
-                found = _between(mine[mine["attempt"] == lived[-1].attempt], begin, end)
+                found = between(mine[mine["attempt"] == lived[-1].attempt], begin, end)
                 if len(found) >= len(firsts):
                     yield found
                     break
@@ -173,6 +183,8 @@ class EndedJob:
 
     @cached_property
     def _cuts(self) -> dict[str, Judgement]:
+        if self.final.cuts is None:
+            return {}
         return judged_cuts(self.workload, self.events, self._frames, self._results, self.final)
 
     @cached_property
@@ -207,7 +219,7 @@ class EndedJob:
         """
         mine, began = self._traffic.results(replica), self.final.began.get(replica, NEVER_DIED)
         for each in began:
-            firsts, copies = self._results[_behind(self._results, each.turns)], mine[mine["attempt"] == each.attempt]
+            firsts, copies = self._results[behind(self._results, each.turns)], mine[mine["attempt"] == each.attempt]
             if self.final.judged is None:
                 yield from unlike(firsts, copies, SLOT)
             else:
@@ -229,7 +241,8 @@ class EndedJob:
                 f"{again} results came once more, from behind the checkpoint that the job went on from: the verdict is "
                 "about the last of each, latency about the first"
             )
-        notes += self.final.told_of(self.events)
+        if self.final.told_of:
+            notes += self.final.told_of(self.events)
         if self._replicas:
             bad = sum(not found.ok for found in self._replicas.values())
             shares = self._results["replica"].value_counts(normalize=True).sort_index()
@@ -247,7 +260,7 @@ class EndedJob:
         """Events that were offered and not processed."""
         assert self.feed.offered is not None
         if self._overloaded and not self.final.offsets:
-            return self.feed.offered - self.offered_for(self.events)
+            return self.feed.offered - self.offered_for(len(self.events))
         return self.feed.offered - int(self._frames_read["events"].sum())
 
     def tables(
@@ -260,14 +273,13 @@ class EndedJob:
         job, and is left out then.
         """
         stages, trigger_us = self.final.stages, round(span.trigger * SECOND_US)
-        results, samples, seconds = self._results, self._samples, list(self._seconds)
+        samples, seconds = self._samples, list(self._seconds)
         records = [list(stage.records) for stage in stages]
         measures = [stage.measures for stage in stages]
         decisions = [list(stage.decisions) for stage in stages]
         snapshots = list(self.final.snapshots)
         judged_ok = {name: found.ok for name, found in self._cuts.items()}
         if numbers is not None:
-            results = results[span.of(results["t"])]
             samples = [sample for sample in samples if span.covers(sample.at_s)]
             seconds = [second for second in seconds if span.covers(second.second)]
             records = [[each for each in some if span.covers(each.published_us / SECOND_US)] for some in records]
@@ -275,12 +287,13 @@ class EndedJob:
             decisions = [[(0, d) for at, d in some if at == n] for some, n in zip(decisions, chosen, strict=True)]
             snapshots = [each for each in snapshots if span.covers(each.begun_us / SECOND_US)]
             measures = []
-        samples = [*samples, *from_records.fired(counting(results, self.final.revoked))]
+        within, revoked = None if numbers is None else span, self.final.revoked
+        timers = [counting(some[some["position"] < 0], revoked) for some in self._some_results(within)]
+        samples = [*samples, *from_records.fired(pd.concat(timers))]
+        first_only = bool(revoked or self.final.repeats)
         measured_at, of = self.final.measured_at, self.final.replica
         return {
-            "latency": from_records.latency_table(
-                results, trigger_us, first_only=bool(self.final.revoked or self.final.repeats), stage=len(stages) - 1
-            ),
+            "latency": from_records.latency_table(self._some_results(within), trigger_us, first_only, len(stages) - 1),
             "metrics": from_records.metrics_table(samples, measures, measured_at, seconds, trigger_us, of),
             "migration": from_records.migration_table(records, trigger_us, of),
             "decisions": from_records.decisions_table(decisions),
@@ -308,7 +321,7 @@ class EndedJob:
             "unprocessed": self.unprocessed,
             "planned": feed.planned,
         }
-        facts = self.facts(span, tables, self.events, offered, *told)
+        facts = self.facts(span, tables, self.counted()[1], offered, *told)
         if final.strength:
             facts["fewer_replicas_s"] = fewer_s(final.strength, self._traffic.replicas, span)
         at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
@@ -319,21 +332,20 @@ class EndedJob:
         self,
         span: Span,
         tables: Mapping[str, pa.Table],
-        events: pd.DataFrame,
+        due: int,
         offered: Mapping[str, Any],
         planned_s: float | None,
         copied: CopiedAhead,
         beside: int | None,
         pushed: bool,
     ) -> dict[str, Any]:
-        """What ``analysis.metrics.summarise`` needs beside the ``tables`` of ``span``. ``events``: those that results
-        have to be about; ``offered``: the rest of ``Offered``. ``beside``: see ``bytes_beside``; None if not known.
+        """What ``analysis.metrics.summarise`` needs beside the ``tables`` of ``span``. ``due``: results; ``offered``:
+        the rest of ``Offered``. ``beside``: see ``bytes_beside``; None if not known.
         """
         unit_bytes = {number: stage.unit_bytes for number, stage in enumerate(self.final.stages)}
         moved, decided = (tables[name].to_pandas() for name in ("migration", "decisions"))
         whole = pushed and not copied.ordered
         begin_s, end_s = span.start - span.trigger, span.end - span.trigger
-        due = int(due_in(self.workload.stages, events).sum())
         return {
             "planned_s": planned_s,
             "bytes_minimum": from_records.bytes_minimum(moved, decided, unit_bytes, whole),

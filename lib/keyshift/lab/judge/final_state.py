@@ -20,7 +20,7 @@ from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.results import verdict
 from keyshift.results.copies import repeated
-from keyshift.results.verdict import Inventory, Judgement, Ownership, judge, judge_in_parts
+from keyshift.results.verdict import Inventory, Judgement, JudgeSome, Ownership, judge, judge_in_parts
 from keyshift.runtime.router import TICK_US
 from keyshift.traffic.copies import Incarnation
 from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
@@ -91,7 +91,7 @@ class FinalState:
     judged: int | None = None  # of replicas that moved one after the other, that whose results are; None: first copies
     # When (microseconds since the epoch) it went on from a checkpoint, and gave once more what came behind that.
     repeats: Sequence[int] = ()
-    told_of: Callable[[pd.DataFrame], Sequence[str]] = lambda events: ()  # notes on what the verdict on these knows
+    told_of: Callable[[pd.DataFrame], Sequence[str]] | None = None  # notes on what the verdict on these events knows
     strength: Sequence[tuple[float, int]] = ()  # since when (seconds since the epoch) so many of them were full
 
 
@@ -177,10 +177,16 @@ def judged(
     final: FinalState,
 ) -> Judgement:
     """The verdict. ``offered``: how many events, as the generator says; ``events``, ``frames``: see ``Topic.read``."""
-    first = final.stages[0]
-    unread = offered - int(frames["events"].sum())
     if final.repeats:
         results = results[~repeated(results, final.repeats)]
+    parts = -(-len(events) // verdict.PART_EVENTS)
+    return judge_in_parts(parts, workload, events, results, judging(offered, frames, final))
+
+
+def judging(offered: int, frames: pd.DataFrame, final: FinalState) -> JudgeSome:
+    """What gives the verdict on some units; see ``judged``."""
+    first = final.stages[0]
+    unread = offered - int(frames["events"].sum())
 
     def judge_some(alone: Workload, mine: pd.DataFrame, given: pd.DataFrame, units: SomeUnits) -> Judgement:
         timers: list[pd.DataFrame] = []
@@ -199,7 +205,7 @@ def judged(
         owners = [stage.ownership for stage in final.stages]
         return judge(alone, mine, given, state, owners, final.revoked, times, unread)
 
-    return judge_in_parts(-(-len(events) // verdict.PART_EVENTS), workload, events, results, judge_some)
+    return judge_some
 
 
 def judged_cuts(

@@ -203,9 +203,9 @@ def evaluation_of(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     """The evaluation of a lap; ``verdict`` is that of the job."""
     span = lap.span
     tables = ended.tables(span, lap.numbers)
-    events = ended.events[span.of(ended.events["t"])]
+    made, due = ended.counted(span)
     told = lap.planned_s, lap.copied, lap.bytes_beside, lap.spec.point().of_migration(0).mode.transfer == "push"
-    number = ended.offered_for(events)
+    number = ended.offered_for(made)
     offered = {"took_s": span.end - span.start, "events": number, "unprocessed": 0, "planned": number}
-    facts = ended.facts(span, tables, events, offered, *told)
+    facts = ended.facts(span, tables, due, offered, *told)
     return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])

@@ -119,7 +119,7 @@ def test_events_that_routers_have_made_are_not_counted_as_those_that_were_offere
     assert 0 < load.due < made
     stopped = ended(None, offsets={0: 5, 1: 5}, made_of=3, overloaded=True)
     processed = len(stopped.events)
-    assert (stopped.unprocessed, stopped.offered_for(stopped.events)) == (3 * (made - processed), 3 * processed)
+    assert (stopped.unprocessed, stopped.offered_for(processed)) == (3 * (made - processed), 3 * processed)
 
 
 @pytest.fixture
