@@ -34,7 +34,7 @@ BY_NAME = {("parameters", "JobConfig"), ("backend_settings", "JobConfig")} | {
 BY_NAME |= {("values", "StartOrder"), ("settings", "MoveBy")}
 # No messages: keyword arguments of a client or a model.
 ARGUMENTS = {
-    "traffic/topics.py": "def _client(self) -> dict[str, Any]:",
+    "traffic/topics.py": "def _client(topic: Topic) -> dict[str, Any]:",
     "traffic/traffic.py": "self._common: dict[str, Any] = {",
     "wire/client.py": "def _only_for(secret: str) -> dict[str, Any]:",
 }

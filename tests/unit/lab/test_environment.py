@@ -140,7 +140,7 @@ def test_what_this_machine_cannot_carry_is_told_once_before_it_starts_and_is_not
     for specs in ([make_spec({}), large], [large]):
         with open_lab(specs, "local"):
             assert told == [
-                "a verdict takes about 394.2 GiB in the driver, and this machine has 24.0 GiB; nothing is refused "
+                "a verdict takes about 197.4 GiB in the driver, and this machine has 24.0 GiB; nothing is refused "
                 "for that",
                 f"the load is expected to take 40.0 of 2 processors ({cost}); lower rate or raise frame_ms",
             ]

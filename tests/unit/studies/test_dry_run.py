@@ -103,7 +103,7 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
         "of earlier ones were not read), starts and verdicts on top"
     )
     assert needs == (
-        "  needs 6 cores of Spark (tasks at once), 1.6 GiB of memory before the first event, about 25 MiB more in the "
+        "  needs 6 cores of Spark (tasks at once), 1.6 GiB of memory before the first event, about 28 MiB more in the "
         "driver for a verdict and 4 MiB for the latencies of all runs of an execution; no executors, Spark in one "
         "process"
     )
