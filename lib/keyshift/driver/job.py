@@ -350,7 +350,7 @@ def newest_attempt(config: JobConfig) -> int:
     """The number of a claimed job's newest attempt, as ZooKeeper has it. Raises ServiceUnavailable if it has none."""
     with _at_root(config) as participant:
         participant.require_epoch()
-        if begun := attempts(participant):
+        if begun := attempts(participant, config.job):
             return max(begun)
     raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
 
@@ -384,7 +384,7 @@ def forget_attempts(config: JobConfig) -> None:
     the newest that has begun, and for restarts that no journal has.
     """
     with contextlib.suppress(ServiceUnavailable), _at_root(config) as participant:
-        for attempt in attempts(participant):
+        for attempt in attempts(participant, config.job):
             if attempt < config.attempt - 1:
                 participant.withdraw(nodes.of_attempt(attempt))
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from keyshift.driver.spark import require_no_spark
 from keyshift.lab.environment import require_possible_here
 from keyshift.lab.scripts.highest_rate import SUSTAINED_P99_MS
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.peers import flink_run, spark_run
-from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, peer_lab, run_counting
+from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, peer_lab, repetitions, run_counting
 from keyshift.place.profile import load_profile
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
@@ -59,8 +59,8 @@ def _add_runs(
     with peer_lab(profile) as lab:
         try:
             with ENGINES[spec.peer].opened(spec, lab, profile) as opened:
-                for number in range(spec.run.repetitions):
-                    add(spec.peer, lab.store, partial(run_counting, cast(PeerSpec, spec.repeated(number)), lab, opened))
+                for each in repetitions(spec):
+                    add(spec.peer, lab.store, partial(run_counting, each, lab, opened))
         except KeyshiftError as error:
             study.died[spec.peer] = str(error)
 

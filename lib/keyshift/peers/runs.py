@@ -73,9 +73,14 @@ def repeated(specs: Mapping[str, PeerSpec], store: ResultStore, one: Callable[[P
     """Make a run for each repetition of each point; all may have died."""
     study = Study({name: [] for name in specs}, {**specs})
     for name, spec in specs.items():
-        for number in range(spec.run.repetitions):
-            study.add(name, store, partial(one, cast(PeerSpec, spec.repeated(number))))
+        for each in repetitions(spec):
+            study.add(name, store, partial(one, each))
     return study
+
+
+def repetitions(spec: PeerSpec) -> list[PeerSpec]:
+    """The runs of a point: with other seeds than the first one."""
+    return [cast(PeerSpec, spec.repeated(number)) for number in range(spec.run.repetitions)]
 
 
 def run_peer(

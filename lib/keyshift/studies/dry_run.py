@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -231,8 +231,8 @@ def forecast(prepared: PreparedBatch, records: Files | None, resources: Resource
     earlier = _took(records, prepared) if records else []
     known = [(possible[key].load_s, took_s) for key, took_s in earlier if key in possible]
     specs = [spec for each in to_do for spec in each.specs]
-    verdicts = [Needs(verdict_bytes=each.verdict_bytes) for each in to_do]
-    needs = reduce(or_, [*map(needs_of, specs), *verdicts], Needs())
+    together = max((each.verdict_bytes for each in to_do), default=0)  # of all that is judged at once, not of a run
+    needs = replace(reduce(or_, map(needs_of, specs), Needs()), verdict_bytes=together)
     place = next((each.place for each in to_do if each.specs), load_profile())
     return Forecast(
         name,

@@ -16,7 +16,7 @@ from kazoo.security import make_acl
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire.confirmed import ConfirmedWrites
 from keyshift.wire.epoch import Epoch, begun, claimed
-from keyshift.wire.nodes import ALL, Folder, Node
+from keyshift.wire.nodes import Folder, Node, of_job
 from keyshift.wire.session import GIVE_UP_S, Session
 from keyshift.wire.tree import GuardedWrites, Tree
 
@@ -231,10 +231,11 @@ class Coordination(Session):
                 self._epoch.end(self._client)
 
 
-def attempts(participant: Coordination, job: Folder[Any] = ALL) -> list[int]:
-    """The attempts of which there is anything. ``job``: its folder, as the ``participant`` sees it."""
-    return [int(name) for name in participant.children(job) if name.isdigit()]
+def attempts(participant: Coordination, job: str) -> list[int]:
+    """The attempts of ``job`` of which there is anything, wherever in it the ``participant`` is."""
+    return [int(name) for name in participant.children(Folder(of_job(job), {})) if name.isdigit()]
 
 
 def _at(root: str, node: Node[Any] | Folder[Any]) -> str:
+    """Where ``node`` is: below ``root``, or from anywhere if its path begins with a slash."""
     return posixpath.join(root, node.path).rstrip("/")

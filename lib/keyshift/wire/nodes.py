@@ -51,9 +51,7 @@ class Node(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Folder(Generic[T]):
-    """Nodes by their names. ``path``: below the root, or with a slash before it from wherever it is seen. ``kinds``: of
-    their values, by what is before the first dash of the name; "" is of all.
-    """
+    """Nodes by their names. ``kinds``: of their values, by what is before the first dash of the name; "" is of all."""
 
     path: str
     kinds: Mapping[str, type[T]]
@@ -385,11 +383,6 @@ DRIVERS = Folder("drivers", {"": str})  # registered as long as their processes 
 def of_job(job: str) -> str:
     """The root of a job: has a folder for each attempt, and who drives it; see ``epoch``."""
     return f"/keyshift/{job}"
-
-
-def of_attempts(job: str) -> Folder[Any]:
-    """All of a job, with a folder for each attempt, seen from anywhere."""
-    return Folder(of_job(job), {})
 
 
 def of_attempt(number: int) -> Folder[Any]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination, attempts
 
@@ -30,7 +29,7 @@ class AttemptLook:
         """Raise ServiceUnavailable if the attempt is over. It looks once in ``LOOK_S`` at the most."""
         if time.monotonic() >= self._next:
             self.put_off()
-            if over(self._attempt, attempts(self._coordination, nodes.of_attempts(self._job))):
+            if over(self._attempt, attempts(self._coordination, self._job)):
                 raise ServiceUnavailable(f"attempt {self._attempt} of job {self._job} is over")
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from keyshift.analysis.metrics import FAULT, Offered
 from keyshift.analysis.tables import BY_KEY
 from keyshift.clock import SECOND_US
-from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd, judged, judged_cuts
+from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd, judged, judged_cuts, processed
 from keyshift.lab.judge.spilled import spilled_of
 from keyshift.model.records import Instance, Measured, Sample
 from keyshift.planner.scaling import Scaling
@@ -57,17 +57,6 @@ class Span(NamedTuple):
         return moments.between(self.start * SECOND_US, self.end * SECOND_US, inclusive="left")
 
 
-def _processed(workload: Workload, events: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
-    """The ``events`` that a job has processed which does not tell its offsets: of each key of a router, those up to the
-    last one that has a result. One before that without a result is lost.
-    """
-    origin = ["router", "offset", "position"]
-    events = events.sort_values(origin, ignore_index=True)
-    answered = pd.MultiIndex.from_frame(events[origin]).isin(pd.MultiIndex.from_frame(results[origin]))
-    reached = pd.Series(answered)[::-1].groupby([events["router"], events["key"]]).cummax()
-    return events[reached.sort_index() | ~due_in(workload.stages, events)]
-
-
 class EndedJob:
     """A job that has ended, with all that was offered to it and came out. ``overloaded``: what it had processed."""
 
@@ -97,7 +86,7 @@ class EndedJob:
         pa.default_memory_pool().release_unused()  # what reading took: a sixth of the peak
         self._offered_per_event = int(self._frames_read["events"].sum()) / max(1, made)
         if overloaded and not final.offsets:
-            self.events = _processed(workload, self.events, self._results)
+            self.events = processed(workload, self.events, self._results)
 
     @property
     def _frames_read(self) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.results import verdict
 from keyshift.results.copies import repeated
-from keyshift.results.verdict import Inventory, Judgement, JudgeSome, Ownership, judge, judge_in_parts
+from keyshift.results.verdict import Inventory, Judgement, JudgeSome, Ownership, due_in, judge, judge_in_parts
 from keyshift.runtime.router import TICK_US
 from keyshift.traffic.copies import Incarnation
 from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
@@ -166,6 +166,17 @@ def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState:
         revoked=manifest.revoked,
         stopped=False,
     )
+
+
+def processed(workload: Workload, events: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """The ``events`` that a job has processed which does not tell its offsets: of each key of a router, those up to the
+    last one that has a result. One before that without a result is lost.
+    """
+    origin = ["router", "offset", "position"]
+    events = events.sort_values(origin, ignore_index=True)
+    answered = pd.MultiIndex.from_frame(events[origin]).isin(pd.MultiIndex.from_frame(results[origin]))
+    reached = pd.Series(answered)[::-1].groupby([events["router"], events["key"]]).cummax()
+    return events[reached.sort_index() | ~due_in(workload.stages, events)]
 
 
 def judged(

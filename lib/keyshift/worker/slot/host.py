@@ -289,7 +289,7 @@ def await_takers(within_s: float) -> bool:
         return not any(host.left for host in hosts)
 
     if not taken():
-        (_, attempt), at_root = hosts[0].key, hosts[0].at_root  # all are of one job
-        with contextlib.suppress(ServiceUnavailable), contextlib.closing(at_root()) as job:  # else nobody can go on
-            wait_until(lambda: taken() or over(attempt, attempts(job)), within_s, LOOK_S)
+        (job, attempt), at_root = hosts[0].key, hosts[0].at_root  # all are of one job
+        with contextlib.suppress(ServiceUnavailable), contextlib.closing(at_root()) as root:  # else nobody can go on
+            wait_until(lambda: taken() or over(attempt, attempts(root, job)), within_s, LOOK_S)
     return taken()
