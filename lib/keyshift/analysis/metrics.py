@@ -279,19 +279,20 @@ def pace(latency: pd.DataFrame, load: Offered) -> dict[str, Any]:
     }
 
 
-def ccdf(latency: pd.DataFrame) -> pd.DataFrame:
-    """Latency's complementary distribution: columns latency_ms, fraction (of results that took at least that long).
+def ccdf(latency: pd.DataFrame, runs: int = 1) -> pd.DataFrame:
+    """Latency's complementary distribution: columns latency_ms, fraction (of results that took at least that long) and
+    results (so many of a run, on average). ``runs``: so many of them are together in ``latency``.
 
     At most ``CCDF_POINTS`` rows, dense where it matters on a log axis; the last row is the maximum.
     """
     need(latency, ["latency_ms"], "ccdf")
     if latency.empty:
-        return pd.DataFrame({"latency_ms": [], "fraction": []}, dtype="float64")
+        return pd.DataFrame({"latency_ms": [], "fraction": [], "results": []}, dtype="float64")
     ordered = np.sort(latency["latency_ms"].to_numpy("float64"))
     ranks = np.unique(np.geomspace(1, len(ordered), CCDF_POINTS).round().astype(int))[::-1]
     values = np.unique(ordered[len(ordered) - ranks])
     at_least = len(ordered) - np.searchsorted(ordered, values, side="left")
-    return pd.DataFrame({"latency_ms": values, "fraction": at_least / len(ordered)})
+    return pd.DataFrame({"latency_ms": values, "fraction": at_least / len(ordered), "results": at_least / runs})
 
 
 def summarise(

@@ -143,13 +143,17 @@ class Study:
         return {name: some[0][1] for name, some in self.good().items()}
 
     def after(self) -> dict[str, pd.DataFrame]:
-        """Latencies from the trigger on, of all repetitions of a point together: for ``timelines.tail``."""
+        """Latencies from the trigger on, of all repetitions of a point together: for ``timelines.tail``.
+
+        In one job a run ends a few seconds behind its own migration: a longer migration has more results in all.
+        """
         together = {name: pd.concat(latencies) for name, latencies in self.tables("latency").items()}
         return {name: latency[latency["created_s"] >= 0] for name, latency in together.items()}
 
     def curves(self) -> dict[str, pd.DataFrame]:
         """The distribution of ``after`` for ``ccdf_figure``."""
-        return {name: metrics.ccdf(latency) for name, latency in self.after().items()}
+        runs = self.good()
+        return {name: metrics.ccdf(latency, len(runs[name])) for name, latency in self.after().items()}
 
     def effective(self) -> pd.DataFrame:
         """The parameters of every point in which points differ, and those that were not left at their defaults."""

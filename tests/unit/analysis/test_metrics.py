@@ -158,7 +158,8 @@ def test_phases_add_up_to_the_time_to_the_last_drained_unit_and_one_at_an_unknow
 
 def test_the_ccdf_counts_ties_and_ends_at_the_maximum():
     found = metrics.ccdf(latency((0, 5), (0, 1), (0, 5), (0, 2)))
-    assert found.to_numpy().tolist() == [[1, 1.0], [2, 0.75], [5, 0.5]]
+    assert found[["latency_ms", "fraction"]].to_numpy().tolist() == [[1, 1.0], [2, 0.75], [5, 0.5]]
+    assert found["results"].tolist() == [4, 3, 2]
     many = metrics.ccdf(pd.DataFrame({"latency_ms": np.arange(1, 100_001)}))
     assert len(many) <= metrics.CCDF_POINTS
     assert many["latency_ms"].iloc[[0, -2, -1]].tolist() == [1, 99_999, 100_000]

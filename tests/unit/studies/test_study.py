@@ -205,6 +205,8 @@ def test_latency_after_the_trigger_is_what_the_tail_is_of_and_what_is_measured_i
     study = measure(named(["fluid"]))
     assert list(study.after()["fluid"]["latency_ms"]) == [20.0, 40.0]
     assert study.curves()["fluid"]["latency_ms"].max() == 40.0
+    twice = measure(named(["fluid"]), {"repetitions": 2}).curves()["fluid"]
+    assert twice["results"].tolist() == [2.0, 1.0], "of a run"
     assert study.faults() == {"fluid": [3.0]}
     of_measured_time = measure(named(["fluid"]), {"trigger_s": 0.0}).without_warm_up()["fluid"]
     assert [latency["latency_ms"].tolist() for latency in of_measured_time] == [[20.0, 40.0]]

@@ -41,32 +41,35 @@ PHASE_COLOURS = {  # light to dark in the order they happen, so that they also r
 _PHASE_ENDS = ("prepared_s", *MOMENTS)
 
 
-def ccdf_figure(curves: Mapping[str, pd.DataFrame]) -> Axes:
+def ccdf_figure(curves: Mapping[str, pd.DataFrame], counted: bool = False) -> Axes:
     """The fraction of results slower than a latency, for each strategy, both axes logarithmic.
 
     ``curves``: strategy to a frame of ``metrics.ccdf``. The last point of a line, marked, is the slowest result.
+    ``counted``: how many results of a run, not the fraction. Of runs of different lengths fractions cannot be compared,
+    as the longer one has more results in all.
     """
+    shown = "results" if counted else "fraction"
     if not curves:
         raise BadInput("ccdf_figure: no curve given")
     ax = new_axes((7.5, 4.2 + 0.2 * len(curves) / LEGEND_COLUMNS))
     drawn_lines: list[Line2D] = []
     looks = styles(list(curves))
     for strategy, curve in curves.items():
-        need(curve, ["latency_ms", "fraction"], f"ccdf_figure, {strategy}")
+        need(curve, ["latency_ms", shown], f"ccdf_figure, {strategy}")
         drawn = looks[strategy]
         how = drawn.marked_line | {"linewidth": 1.8, "markevery": [-1] if len(curve) else []}
-        drawn_lines += ax.plot(curve["latency_ms"], curve["fraction"], label=drawn.label, **how)
+        drawn_lines += ax.plot(curve["latency_ms"], curve[shown], label=drawn.label, **how)
     if not any(map(len, curves.values())):  # without data a log axis has no limits
         ax.set(xlim=(1, 1000), ylim=(1e-3, 1))
     ax.set_yscale("log")
     ax.set_xscale("log")
     plain_numbers(ax.xaxis)
     for fraction, name in ((0.5, "P50"), (0.1, "P90"), (0.01, "P99"), (1e-3, "P99.9"), (1e-4, "P99.99")):
-        if fraction >= ax.get_ylim()[0]:
+        if not counted and fraction >= ax.get_ylim()[0]:
             ax.axhline(fraction, color="#999999", linewidth=0.8, linestyle=":", zorder=1)
             beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
             ax.annotate(name, (1, fraction), (4, 0), va="center", fontsize="small", color="#555555", **beside)
-    ax.set(xlabel="latency (ms)", ylabel="fraction of results at least as slow")
+    ax.set(xlabel="latency (ms)", ylabel=f"{'results of a run' if counted else 'fraction of results'} at least as slow")
     heading(ax, "Latency distribution")
     legend_below(ax, drawn_lines)
     return ax

@@ -90,6 +90,17 @@ def test_the_ccdf_marks_the_slowest_result_of_each_strategy():
     assert (ax.get_xscale(), ax.get_yscale(), ax.get_xlabel()) == ("log", "log", "latency (ms)")
 
 
+def test_the_slow_results_of_a_run_are_counted_so_that_one_with_more_calm_results_does_not_seem_better():
+    """A lap ends a few seconds behind its migration: of two that are as bad, the longer one has a lower fraction."""
+    slow, calm = [80.0] * 10, [5.0] * 90
+    latencies = {"short": [*slow, *calm], "long": [*slow, *calm, *calm]}
+    curves = {name: metrics.ccdf(pd.DataFrame({"latency_ms": values})) for name, values in latencies.items()}
+    ax = figures.ccdf_figure(curves, counted=True)
+    ends = {str(line.get_label()): line.get_ydata()[-1] for line in ax.lines}
+    assert ends == {"short": 10, "long": 10}, "and no percentiles, which are of fractions"
+    assert ax.get_ylabel() == "results of a run at least as slow"
+
+
 def test_the_gantt_has_a_bar_for_each_known_phase_of_each_unit(migration):
     migration.loc[1, "received_s"] = float("nan")
     ax = figures.steps_gantt(migration)
