@@ -14,6 +14,7 @@ from keyshift.analysis.tables import (
     Point,
     SummaryRow,
     copied_before,
+    is_hit,
     on_front,
     owners_only,
     points,
@@ -218,7 +219,8 @@ def _about(group: list[Point]) -> list[str]:
             f"Each point ran once: what is within a factor of {ONCE:g} is called the same, as equal runs differ by as "
             "much."
         )
-    unseen = [point.label for point in hit if not point.recovered(is_hit)]
+    unseen = [point.label for point in hit if not point.recovered]
+    unfinished = [point.label for point in hit if point.lacks("completion (s)")]
     said += _compare(
         hit,
         _multiple,
@@ -246,14 +248,13 @@ def _about(group: list[Point]) -> list[str]:
         unseen=unseen,
     )
     said += _compare(
-        hit,
+        [point for point in hit if point.label not in unfinished],
         lambda row: row.get("completion_s"),
         one="{best} completed in {low}{of_best}.",
         several="{best} completed first, in {low}{of_best}; {worst} took {high}{of_worst}: {times}.",
         same="All took about the same time to complete, {span}{of_all}.",
         show=_s,
     )
-    unfinished = [point.label for point in hit if point.lacks("completion_s", moves)]
     if unfinished:
         said.append(f"A completion time is missing for {enumerated(unfinished)}.")
     if unseen:
@@ -270,27 +271,9 @@ def _multiple(row: SummaryRow) -> float | None:
     return None if found is None or not isfinite(found) else max(1.0, found)
 
 
-def moves(row: SummaryRow) -> bool:
-    """Whether state was to move in the run, and there was something to move."""
-    return row["parameters"].get("trigger") != "none" and not _stood_still(row)
-
-
-def _stood_still(row: SummaryRow) -> bool:
-    """Whether a move was requested and no step begun, as all state was where it should be.
-
-    An autoscaler, or a script, asks for a move or not: what its job does without one is compared.
-    """
-    return row["parameters"].get("trigger") not in ("none", "auto", "script") and row.get("steps") == 0
-
-
-def is_hit(row: SummaryRow) -> bool:
-    """Whether something was to happen in the run, from which it had to recover."""
-    return moves(row) or bool(row["parameters"].get("fault"))
-
-
 def _is_still(row: SummaryRow) -> bool:
     """Whether nothing happened in the run, though a move was requested."""
-    return _stood_still(row) and not is_hit(row)
+    return row["parameters"].get("trigger") != "none" and not is_hit(row)
 
 
 def _part(point: Point, number: int) -> str:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import digits, enumerated, is_hit, tie, verdict_sentences
+from keyshift.analysis.conclusions import digits, enumerated, tie, verdict_sentences
 from keyshift.analysis.machine import doubts
 from keyshift.analysis.metrics import need
 from keyshift.analysis.statistics import differ
@@ -79,7 +79,7 @@ def incident_sentences(
     said = verdict_sentences(rows)
     said += doubts([row for row in rows if row["verdict"] == "ok"])
     every = [point for group in points(rows).values() for point in group]
-    open_ended = {point.rows[0]["strategy"] for point in every if not point.recovered(is_hit)}
+    open_ended = {point.rows[0]["strategy"] for point in every if not point.recovered}
     for measure in measures:
         correct = table.loc[table["verdict"] == "ok", measure].dropna()
         known = {str(point): float(value) for point, value in correct.items()}

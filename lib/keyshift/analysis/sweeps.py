@@ -10,9 +10,19 @@ from typing import Any
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import enumerated, is_hit, moves
+from keyshift.analysis.conclusions import enumerated
 from keyshift.analysis.statistics import differ, interval
-from keyshift.analysis.tables import MEASURES, UNTIL_RECOVERY, Measure, Point, SummaryRow, measured, points
+from keyshift.analysis.tables import (
+    MEASURES,
+    UNTIL_RECOVERY,
+    Measure,
+    Point,
+    SummaryRow,
+    is_hit,
+    measured,
+    moves,
+    points,
+)
 from keyshift.model.errors import BadInput
 
 _NAMES = ("strategy", "workload")  # what a run has beside parameters
@@ -120,8 +130,8 @@ def ranking_sentences(summaries: Sequence[SummaryRow], measure: str = "P99 spike
 def _cut_short(point: Point, measure: str) -> bool:
     """Whether a run ended before all was seen that the measure is of: the others alone would tell too little."""
     if measure in UNTIL_RECOVERY:
-        return not point.recovered(is_hit)
-    return measure.startswith("completion") and point.lacks("completion_s", moves)
+        return not point.recovered
+    return measure.startswith("completion") and point.lacks("completion (s)")
 
 
 def value_of(row: SummaryRow, name: str) -> Hashable:

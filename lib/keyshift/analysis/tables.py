@@ -40,6 +40,21 @@ def owners_only(row: SummaryRow) -> bool:
     return gate != "query" and (transfer in BY_KEY or given.get("backend") in SHARED)  # a savepoint has all state
 
 
+def moves(row: SummaryRow) -> bool:
+    """Whether state was to move in the run, and there was something to move.
+
+    If a move was requested and no step begun, all state was where it should be. An autoscaler, or a script, asks for a
+    move or not: what its job does without one is compared.
+    """
+    trigger = row["parameters"].get("trigger")
+    return trigger in ("auto", "script") or (trigger != "none" and row.get("steps") != 0)
+
+
+def is_hit(row: SummaryRow) -> bool:
+    """Whether something was to happen in the run, from which it had to recover."""
+    return moves(row) or bool(row["parameters"].get("fault"))
+
+
 def copied_before(rows: Iterable[SummaryRow]) -> bool:
     """Whether any of the runs has sent copies of state before its migration, which then had less to send."""
     return any(measured(rows, _field("bytes_copied")))
@@ -105,6 +120,10 @@ _COSTS = {SPIKE: "spike", "longest latency (ms)": "longest"}  # over completion,
 # What a run knows of these may be too little, if its load ended before it was seen to recover.
 UNTIL_RECOVERY = ("P99 spike (ms)", "P99 spike (× before)", "silence (ms)", "longest latency (ms)", "recovery (s)")
 _WITH_INTERVAL = ("P99 spike (ms)", "silence (ms)", "completion (s)", "recovery (s)")
+_OF_A_MOVE = (
+    *("completion (s)", "floor (s)", "completion (× floor)"),
+    *("moved (MiB)", "had to move (MiB)", "moved (× minimum)"),
+)
 
 
 @dataclass(frozen=True)
@@ -124,14 +143,17 @@ class Point:
         """The measure of each run in which it is known; of runs that are not correct nothing is."""
         return measured((row for row in self.rows if row["verdict"] == "ok"), measure)
 
-    def lacks(self, name: str, concerned: Callable[[SummaryRow], bool]) -> bool:
-        """True if a run lacks the figure ``name``, of those that it concerns."""
-        rows = [row for row in self.rows if concerned(row)]
-        return len(measured(rows, lambda row: row.get(name))) < len(rows)
+    def lacks(self, name: str) -> bool:
+        """True if a correct run does not know the measure ``name`` of ``OF_A_COMPARISON``, though it concerns that run:
+        the others alone would tell too little.
+        """
+        rows = [row for row in self.rows if row["verdict"] == "ok" and _concerns(name, row)]
+        return len(measured(rows, OF_A_COMPARISON[name])) < len(rows)
 
-    def recovered(self, concerned: Callable[[SummaryRow], bool]) -> bool:
-        """Whether every run was seen to recover that it concerns and that knows a P99 before, and so an objective."""
-        return not self.lacks("recover_s", lambda row: concerned(row) and bool(measured([row], _field("p99_ms"))))
+    @property
+    def recovered(self) -> bool:
+        """Whether every correct run was seen to recover that had to."""
+        return not self.lacks("recovery (s)")
 
     def mean(self, measure: Measure) -> float | None:
         """The mean over the runs in which the measure is known; None if it is in none."""
@@ -168,7 +190,8 @@ def points(summaries: Sequence[SummaryRow]) -> dict[str, list[Point]]:
 
 
 def comparison_table(summaries: Sequence[SummaryRow]) -> pd.DataFrame:
-    """One row per workload, strategy and set of parameters: means over its correct runs, NaN for what is not known.
+    """One row per workload, strategy and set of parameters: means over its correct runs, NaN for what one of those that
+    it concerns does not know (``Point.lacks``).
 
     The headers carry the units. If a point was repeated, columns ``<measure> 95 %`` hold the confidence interval as
     text; measures that no run has are left out. A point of which any run is not correct has the verdict "bad".
@@ -183,10 +206,10 @@ def comparison_table(summaries: Sequence[SummaryRow]) -> pd.DataFrame:
         row = {name: point.rows[0][name] for name in ("workload", "strategy")} | point.parameters
         row |= {"verdict": _verdict(point), "runs": len(point.rows)}
         for name, measure in known.items():
-            mean = point.mean(measure)
-            row[name] = nan if mean is None else mean
+            values = [] if point.lacks(name) else point.values(measure)
+            row[name] = sum(values) / len(values) if values else nan
             if repeated and name in _WITH_INTERVAL:
-                row[f"{name} 95 %"] = interval_text(point.values(measure))
+                row[f"{name} 95 %"] = interval_text(values)
         rows.append(row)
     parameters = dict.fromkeys(name for point in every for name in point.parameters)
     first = ["workload", "strategy", *parameters] if rows else []
@@ -248,7 +271,7 @@ def _compared(cost: str) -> tuple[tuple[str, str], ...]:
 def _tradeoff(point: Point, cost: str) -> dict[str, Any]:
     row: dict[str, Any] = {"label": point.label, "strategy": point.rows[0]["strategy"], "runs": len(point.rows)}
     row |= {"verdict": "bad" if point.bad else "ok", "stays": owners_only(point.rows[0])}
-    row |= {"copied": copied_before(point.rows), "recovered": point.recovered(lambda _: True)}
+    row |= {"copied": copied_before(point.rows), "recovered": point.recovered}
     for column, name in (("p99_before_ms", "p99_ms"), ("floor_s", "floor_s")):
         row[column] = middle(point.values(_field(name)))
     for name, unit in _compared(cost):
@@ -258,6 +281,15 @@ def _tradeoff(point: Point, cost: str) -> dict[str, Any]:
         row |= {f"{name}_{unit}": middle(values)}
         row |= {f"{name}_low_{unit}": min(values, default=nan), f"{name}_high_{unit}": max(values, default=nan)}
     return row
+
+
+def _concerns(name: str, row: SummaryRow) -> bool:
+    """Whether a run should know the measure ``name`` of ``OF_A_COMPARISON``."""
+    if name == "recovery (s)":  # without a P99 before there is no objective
+        return is_hit(row) and bool(measured([row], _field("p99_ms")))
+    if name in UNTIL_RECOVERY:
+        return is_hit(row)
+    return moves(row) if name in _OF_A_MOVE else True
 
 
 def _field(name: str) -> Measure:

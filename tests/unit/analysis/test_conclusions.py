@@ -271,6 +271,18 @@ def test_the_table_has_units_and_one_row_per_point():
     assert comparison_table(runs)["runs"].tolist() == [2], "who chose the load makes no other point"
 
 
+@pytest.mark.parametrize(("missing", "column"), [("recover_s", "recovery (s)"), ("completion_s", "completion (s)")])
+def test_what_one_run_should_know_and_does_not_has_no_mean_over_the_others(missing, column):
+    known = row("fluid", parameters={"seed": 1, "trigger": "scale"}, steps=4)
+    short = known | {"parameters": {"seed": 2, "trigger": "scale"}, missing: None}
+    table = comparison_table([known, short])
+    assert table[column].isna().all() and table[f"{column} 95 %"].tolist() == [""]
+    assert table["P99 spike (ms)"].tolist() == [30.0], "both know it"
+    assert not any("completed in" in sentence for sentence in sentences([known, short | {"completion_s": None}]))
+    for other in (short | {"steps": 0}, short | {"verdict": "bad", "lost": 1}):  # nothing moved, or nobody asks it
+        assert comparison_table([known, other])[column].tolist() == [known[missing]]
+
+
 def costs(*of_runs):
     """Of migrations, as ``rescalings`` has them."""
     return pd.DataFrame(of_runs, columns=["number", "completion_s", "spike_ms"])
