@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import takewhile
 from math import isfinite, nan
 
 import pandas as pd
@@ -37,8 +39,9 @@ def sentences(summaries: Sequence[SummaryRow]) -> list[str]:
     """What the runs show, in sentences computed from them: verdicts first, then spike, silence, completion, recovery.
 
     Points with a bad verdict are reported and left out of the comparisons: speed does not make up for wrong results.
-    Points within 10 % are called the same, or within a factor of 2 if one of them ran once; where both were repeated,
-    what may be chance (Welch, 95 %) is called so. Who was not seen to recover is the best in neither spike nor silence.
+    Points within 10 % are called the same, or within a factor of 2 if one of them ran once, and all that are the same
+    as the best are named with it; where both were repeated, what may be chance (Welch, 95 %) is called so. Who was not
+    seen to recover is the best in neither spike nor silence.
     """
     grouped = points(summaries)
     if not grouped:
@@ -229,7 +232,7 @@ def _about(group: list[Point]) -> list[str]:
         several="{best} kept the P99 spike at {low} its value before (a spike of {best_spike}); {worst} reached {high} "
         "({worst_spike}): {times}.",
         same="The P99 spike is about the same everywhere, {high} its value before at the most.",
-        show=lambda value: f"{digits(value)} ×" if value > 1 else "no more than",
+        show=_times,
         much="much",
         unseen=unseen,
     )
@@ -243,7 +246,7 @@ def _about(group: list[Point]) -> list[str]:
         one="The longest time without a result is {low} with {best}.",
         several="The longest time without a result is {low} with {best}, {high} with {worst}: {times}.",
         same="The longest time without a result is about the same everywhere, {span}.",
-        show=_ms,
+        show=partial(_span, _ms),
         least=FRAMES * max((ms for ms in frames if isinstance(ms, int | float)), default=0.0),
         unseen=unseen,
     )
@@ -253,7 +256,7 @@ def _about(group: list[Point]) -> list[str]:
         one="{best} completed in {low}{of_best}.",
         several="{best} completed first, in {low}{of_best}; {worst} took {high}{of_worst}: {times}.",
         same="All took about the same time to complete, {span}{of_all}.",
-        show=_s,
+        show=partial(_span, _s),
     )
     if unfinished:
         said.append(f"A completion time is missing for {enumerated(unfinished)}.")
@@ -296,15 +299,16 @@ def _compare(
     one: str,
     several: str,
     same: str,
-    show: Callable[[float], str],
+    show: Callable[[float, float], str],
     much: str = "long",
     least: float = 0.0,
     unseen: Collection[str] = (),
 ) -> list[str]:
     """The sentence for those of ``group`` that know the measure, if there are any.
 
-    ``least``: what is not above it is the same. ``unseen``: labels of points of which nobody knows how much more it
-    would have been: they can be worse than the best one, but neither that nor the same.
+    ``show``: two values in words, the lower one first. ``least``: what is not above it is the same. ``unseen``: labels
+    of points of which nobody knows how much more it would have been: they can be worse than the best one, but neither
+    that nor the same.
     """
     known = sorted(
         ((point, mean) for point in group if (mean := point.mean(measure)) is not None), key=lambda pair: pair[1]
@@ -314,26 +318,27 @@ def _compare(
         return []
     best, low = seen[0]
 
-    def alike(point: Point, mean: float) -> bool:
+    def alike(pair: tuple[Point, float]) -> bool:
+        point, mean = pair
         return mean <= tie(*(len(each.values(measure)) for each in (best, point))) * max(low, least)
 
-    known = [(point, mean) for point, mean in known if point.label not in unseen or not alike(point, mean)]
-    apart = [(point, mean) for point, mean in known if not alike(point, mean)]
+    known = [pair for pair in known if pair[0].label not in unseen or not alike(pair)]
+    first, apart = [*takewhile(alike, known)], [pair for pair in known if not alike(pair)]
     worst, high = (apart or known)[-1]
     text = one if len(known) == 1 else several if apart else same
-    best_spike, worst_spike = (_ms(point.mean(lambda row: row.get("spike_ms")) or nan) for point in (best, worst))
+    spikes_ms = [point.mean(lambda row: row.get("spike_ms")) or nan for point, _ in first]
     return [
         text.format(
-            best=best.label,
-            low=show(low),
-            best_spike=best_spike,
+            best=enumerated([point.label for point, _ in first]),
+            low=show(low, first[-1][1]),
+            best_spike=_span(_ms, min(spikes_ms), max(spikes_ms)),
             worst=worst.label,
-            high=("at least " if worst.label in unseen else "") + show(high),
-            span=_span(show, low, high),
-            of_best=_in_brackets(why_early(best.rows)),
+            high=("at least " if worst.label in unseen else "") + show(high, high),
+            span=show(low, high),
+            of_best=_in_brackets(_all_early([point for point, _ in first])),
             of_worst=_in_brackets(why_early(worst.rows)),
             of_all=_in_brackets(_all_early([point for point, _ in known])),
-            worst_spike=worst_spike,
+            worst_spike=_ms(worst.mean(lambda row: row.get("spike_ms")) or nan),
             times=_contrast(best, worst, measure, much),
         )
     ]
@@ -356,6 +361,13 @@ def _contrast(best: Point, worst: Point, measure: Callable[[SummaryRow], float |
     if differ(best.values(measure), worst.values(measure)) is False:
         return "that may be chance (Welch, 95 %)"
     return f"{digits(high / low)} times as {word}" if low > 0 else "no multiple of nothing"
+
+
+def _times(low: float, high: float) -> str:
+    """Multiples of what was before; up to 1 they are none."""
+    if low > 1:
+        return _span(lambda value: f"{digits(value)} ×", low, high)
+    return f"no more than {digits(high)} ×" if high > 1 else "no more than"
 
 
 def _span(show: Callable[[float], str], low: float, high: float) -> str:

@@ -59,6 +59,21 @@ def test_ties_are_called_ties_and_a_single_run_does_not_make_alike_what_repeated
     assert "The longest time without a result is 40 ms with fluid, 70 ms with matched: 1.8 times as long." in said
 
 
+def test_all_that_are_the_same_as_the_best_are_named_with_it():
+    worst = row("stop_restart", spike_ms=2400.0, silence_ms=6000.0, completion_s=9.0)
+    others = [row("matched", spike_ms=31.0), row("fluid")]
+    assert sentences([row("lazy", spike_ms=18.0, silence_ms=60.0, completion_s=0.1), *others, worst])[2:] == [
+        "lazy, fluid and matched kept the P99 spike at no more than 1.6 × its value before (a spike of 18 ms to 31 "
+        "ms); stop_restart reached 120 × (2.4 s): 120 times as much.",
+        "The longest time without a result is 40 ms to 60 ms with matched, fluid and lazy, 6.0 s with stop_restart: "
+        "150 times as long.",
+        "lazy completed first, in 100 ms (the change of owner only); stop_restart took 9.0 s: 90 times as long.",
+    ]
+    spike, _, completion = sentences([*others, worst])[2:]
+    assert spike.startswith("fluid and matched kept the P99 spike at 1.5 × to 1.6 × its value before (a spike of 30 ms")
+    assert completion == "matched and fluid completed first, in 3.0 s; stop_restart took 9.0 s: 3.0 times as long."
+
+
 def test_single_runs_that_differ_as_equal_ones_do_are_called_the_same_and_repeated_ones_are_not():
     """Spikes of 36 to 73 ms were of ten equal runs."""
     one, other = (
