@@ -333,17 +333,19 @@ def test_a_notebook_that_has_nothing_to_draw_says_so_and_goes_on():
     assert "figure" not in execute("start/03_invent", "panels(timelines", compared=["fluid"], manifests=bad, **of)
 
 
-def test_the_cpu_of_an_engine_is_that_of_its_job_without_generator_and_broker(monkeypatch):
+def test_of_an_engine_before_the_request_cpu_is_of_its_job_alone_and_results_are_those_that_came_then(monkeypatch):
     asked_for = []
     monkeypatch.setitem(vars(suite), "sweep_bars", lambda rows, by, measures, **told: asked_for.append(measures))
     made = {name: table.to_pandas() for name, table in tables().items()}
     around = made["metrics"].query("metric == 'cpu_cores'").assign(metric="harness_cores", value=0.7)
     made["metrics"] = pd.concat([made["metrics"], around])
+    made["latency"] = made["latency"].query("created_s < 0 or created_s > 9")  # and little of the ten seconds behind it
     study = Study({"spark_state": [(run(cpu_busy=0.9), made)]}, {"spark_state": make_spec({})})
     execute("compare/05_engines", "steady = [", study=study, rows=study.rows(), trigger_s=8.0)
     [measures] = asked_for
     found = {name: measure(study.rows()[0]) for name, measure in measures.items()}
     assert found["CPU of the job before (cores)"] == 2 * 0.5 and not [name for name in found if "busy" in name]
+    assert found["answered before (events/s)"] == pytest.approx(50, abs=1) and "sustained (events/s)" not in found
 
 
 def compared(store, monkeypatch, capsys, **parameters):
