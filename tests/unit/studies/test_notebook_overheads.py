@@ -32,3 +32,39 @@ def test_a_ratio_says_how_sure_it_is(notebook, cell, repetitions, doubt):
     said = execute(notebook, "overhead_sentences", study=of, rows=of.rows(), **again)["said"]
     [ratio] = [line for line in said if line.startswith("ours next to plain: P50")]
     assert ratio.endswith(doubt) and "peak memory (MiB)" in ratio
+
+
+def said_of_orders(**points):
+    """What is told of points ``{value: {order: status of its runs}}``, of which ``none`` is the first order."""
+    made, of_point, runs = {name: table.to_pandas() for name, table in tables().items()}, {}, {}
+    for value, orders in points.items():
+        for order, statuses in orders.items():
+            name = f"{value}, {order}"
+            of_point[name] = order, value
+            runs[name] = [(run(number, order, status), made) for number, status in enumerate(statuses)]
+    of, given = Study(runs, {}), {"of_point": of_point, "orderings": ["none", "kazoo"], "at_rates": {}}
+    found = execute("replication/02_orders", "def one(", study=of, seconds=9.0)
+    given |= {"table": found["table"], "runs": found["runs"]}
+    return execute("replication/02_orders", "overhead_sentences", study=of, **given)["said"]
+
+
+@pytest.mark.parametrize(
+    ("repetitions", "doubt"),
+    [
+        (1, "1.0 times; 40, none; 40, kazoo ran once, so all of it may be chance."),
+        (2, "1.00 times; of P50 (ms), P99 (ms) and CPU (processors) that may be chance (Welch, 95 %)."),
+    ],
+)
+def test_an_order_is_compared_with_the_first_one_and_each_measure_says_how_sure_it_is(repetitions, doubt):
+    ok = ["ok"] * repetitions
+    said = said_of_orders(**{"40": {"none": ok, "kazoo": ok}})
+    assert said[-2] == "40, none: P50 20 ms and P99 60 ms."
+    assert said[-1].startswith("40, kazoo next to 40, none: P50 (ms) 1.0") and said[-1].endswith(doubt)
+
+
+def test_an_order_whose_baseline_failed_is_compared_with_no_other_load():
+    said = said_of_orders(**{"20": {"none": ["bad"], "kazoo": ["ok"]}, "40": {"none": ["ok"], "kazoo": ["ok"]}})
+    assert "20, kazoo: P50 20 ms and P99 60 ms." in said
+    assert [line for line in said if " next to " in line] == [said[-1]] and said[-1].startswith("40, kazoo next")
+    said = said_of_orders(**{"40": {"none": ["ok"], "kazoo": ["ok"]}, "80": {"kazoo": ["ok"]}})
+    assert said[-1].startswith("80, kazoo next to 40, none: "), "without an order the heartbeat has one value"
