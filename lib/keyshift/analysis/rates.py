@@ -8,10 +8,11 @@ from keyshift.analysis.sweeps import sweep, value_of
 from keyshift.analysis.tables import Measure, SummaryRow
 
 HIGHEST = "highest sustained rate (events/s)"
+# Latencies are medians over the seconds of a burst.
 RATE_MEASURES: dict[str, Measure] = {
     HIGHEST: lambda row: row.get("highest_per_s"),
-    "P50 at 80 % of it (ms)": lambda row: row.get("held_p50_ms"),
-    "P99 at 80 % of it (ms)": lambda row: row.get("held_p99_ms"),
+    "P50 of a second at 80 % of it (ms)": lambda row: row.get("held_p50_ms"),
+    "P99 of a second at 80 % of it (ms)": lambda row: row.get("held_p99_ms"),
 }
 
 

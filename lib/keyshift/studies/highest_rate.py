@@ -18,7 +18,7 @@ from keyshift.studies.study import Points, Study, specs_of
 
 NOTHING_MOVES = {"trigger": "none", "trigger_s": 0.0}  # in any point
 BISECTIONS = 3  # of the factor 2 between a rate that is sustained and one that is not
-_TRIED = ["point", "run", "events/s", "offered in time", "sustained", "p50 (ms)", "p99 (ms)"]
+_TRIED = ["point", "run", "events/s", "offered in time", "sustained", "P50 of a second (ms)", "P99 of a second (ms)"]
 
 
 @dataclass
@@ -42,7 +42,7 @@ class RateStudy(Study):
         """Summary rows as of ``Study``, with what was found, for ``analysis.rates``: ``highest_per_s``, None if none is
         sustained, ``at_least``, see ``RateSearch``, ``above_per_s``, the next one that was tried, None if none was,
         ``lowest_per_s``, of those that were tried, and ``held_p50_ms`` and ``held_p99_ms``, latencies at a part of the
-        highest.
+        highest, medians over its seconds.
         """
         found = [search for name in self.runs for search in self.searches[name]]
         ended = [manifest.summary is not None for manifest in self.manifests]
@@ -62,7 +62,7 @@ class RateStudy(Study):
 
     def tried(self) -> pd.DataFrame:
         """A row for each rate that was tried, in this order: its point and run, whether its events were offered in time
-        and it is sustained, latencies.
+        and it is sustained, latencies, which are medians over its seconds.
         """
         rows = [
             (name, manifest.run_id, round(rate), burst.in_time, burst.sustained, burst.p50_ms, burst.p99_ms)

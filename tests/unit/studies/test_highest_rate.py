@@ -62,6 +62,7 @@ def test_each_point_has_its_highest_rate_in_a_job_of_its_own(lab):
     tried = study.tried()
     assert tried.loc["2 slots", "events/s"].to_list() == [2010, 4020, 2011, 4022]
     assert tried["sustained"].to_list() == [True, False] * 4
+    assert tried["P99 of a second (ms)"].iloc[0] == 6.0, "the median over its seconds"
     assert study.died == {"3 slots": "3 slots died"}
     with pytest.raises(KeyshiftError, match="all points died: 3 slots died"):
         measure_highest_rates(points(3))
@@ -81,7 +82,11 @@ def test_what_more_slots_bring_is_said_of_correct_runs_alone(lab):
     assert right == "1 slots and 2 slots: correct, nothing lost, duplicated, reordered or wrong."
     assert grown == "map: 1000 events/s with slots = 1, 2000 with 2: 2 times as many with 2 times the slots."
     assert step == "Each rate is known to within 100 %: the next one that was tried is not sustained."
-    assert [measure(study.rows()[0]) for measure in RATE_MEASURES.values()] == [1000.0, 2.0, 6.0]
+    assert {name: measure(study.rows()[0]) for name, measure in RATE_MEASURES.items()} == {
+        "highest sustained rate (events/s)": 1000.0,
+        "P50 of a second at 80 % of it (ms)": 2.0,
+        "P99 of a second at 80 % of it (ms)": 6.0,
+    }
 
 
 CHAIN = {"workload": "chain", "chain": "map", "seed": 0}

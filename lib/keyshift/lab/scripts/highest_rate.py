@@ -170,7 +170,7 @@ class RateSearch:
         found = f"none is sustained, not even {LOWEST_PER_S:g} events/s"
         if self.highest:
             self.held = yield from self._burst(run, HELD * self.highest)
-            found = f"the highest sustained is {self.highest:.0f} events/s, P99 at {HELD:.0%} of it "
+            found = f"the highest sustained is {self.highest:.0f} events/s, P99 of a second at {HELD:.0%} of it "
             found += f"{self.held.p99_ms:.1f} ms"
             if self.at_least and self.above:
                 found += f"; {self.above:.0f} events/s were offered late, so it may be higher"

@@ -138,7 +138,8 @@ def test_the_search_ends_just_below_what_a_job_takes_and_rests_between_two_rates
     assert found.held.sustained and found.held.p99_ms == 10.0 and len(found.held.p99s_ms) == 4
     assert job.expected_s / 2 < len(job.seconds) < 2 * job.expected_s
     (note,) = job.notes
-    assert f"{len(found.tried)} were tried: the highest sustained is {found.highest:.0f} events/s, P99 at 80%" in note
+    assert f"{len(found.tried)} were tried: the highest sustained is {found.highest:.0f} events/s, P99 of a" in note
+    assert "P99 of a second at 80% of it 10.0 ms" in note
     assert not found.at_least and all(burst.in_time for _, burst in found.tried) and "may be higher" not in note
 
 
