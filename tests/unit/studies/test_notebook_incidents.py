@@ -6,6 +6,7 @@ import pandas as pd
 from small_notebooks import asked, code, execute
 from small_store import row, run, tables
 
+from keyshift import suite
 from keyshift.studies.study import Study
 
 
@@ -62,6 +63,14 @@ def test_it_is_said_when_the_last_unit_of_rescales_with_deaths_has_arrived():
         "rare: the last unit arrived 1.5 s after the last request.",
         "frequent: no unit is known to have arrived after the last request.",
     ]
+
+
+def test_the_cost_of_each_of_many_rescales_is_that_of_all_repetitions(monkeypatch):
+    monkeypatch.setitem(vars(suite), "rescaling_figure", lambda costs, names: None)
+    one = {name: table.to_pandas() for name, table in tables().items()}
+    study = Study({"fluid": [(run(number), one) for number in range(3)]}, {})
+    found = execute("incidents/05_many_rescales", "rescaling_figure", study=study, rescales=1, gap_s=4.0, turns=[2, 3])
+    assert found["costs"]["fluid"]["number"].tolist() == [0, 0, 0]
 
 
 def test_what_was_copied_until_the_end_of_a_run_counts_whoever_kept_copies_meanwhile():
