@@ -25,6 +25,7 @@ def runs(shared_lab):
 def test_each_is_a_run_with_a_verdict_and_says_that_it_shares_a_job(runs):
     assert {manifest.status for manifest, _ in runs.values()} == {"ok"}
     assert all(OF_A_SERIES in manifest.notes for manifest, _ in runs.values())
+    assert all(manifest.summary.one_job for manifest, _ in runs.values())
     begun = [manifest.started_at for manifest, _ in runs.values()]
     assert begun == sorted(begun)
     assert all((m.finished_at - m.started_at).total_seconds() > 5 for m, _ in runs.values())

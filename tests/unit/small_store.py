@@ -17,6 +17,7 @@ from memory_bucket import MemoryBucket
 OTHER_MACHINE = Machine(cpus=64, memory_mib=100, system="Linux", cpu="some")  # than that of ``run``
 BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MOMENTS = ("prepared_s", "switched_s", "aligned_s", "sent_s", "received_s", "installed_s", "drained_s")
+YES_OR_NO = ("overloaded", "rate_changed", "one_job")  # of a summary: never unknown
 PHASES = {"plan": 0.01, "prepare": 0.2, "align": 0.1, "transfer": 0.5, "install": 0.1, "catch_up": 0.1}
 
 
@@ -41,7 +42,7 @@ def run(number=0, strategy="fluid", status="ok", parameters=None, notes=(), **fi
     same = {"run_id": run_id, "workload": "keycount", "strategy": strategy}
     same["parameters"] = {"rate": 2000.0, "seed": number} | (parameters or {})
     counts = {"lost": 0 if status == "ok" else 1, "duplicated": 0, "reordered": 0, "wrong": 0}
-    measured = dict.fromkeys(set(Summary.model_fields) - {*same, *counts, "verdict", "overloaded", "rate_changed"})
+    measured = dict.fromkeys(set(Summary.model_fields) - {*same, *counts, "verdict", *YES_OR_NO})
     measured |= {"p99_ms": 30.0, "spike_ms": 60.0 + number, "completion_s": 1.5, "floor_s": 0.5, "silence_ms": 40.0}
     measured |= {"bytes_moved": 1000, "bytes_minimum": 1000, "phases": PHASES} | figures
     ended = status != "died"

@@ -310,12 +310,13 @@ def summarise(
     bytes_copied: int | None = None,
     copy_bytes_per_s: float | None = None,
     fewer_replicas_s: float | None = None,
+    one_job: bool = False,
 ) -> dict[str, Any]:
     """The figures of a summary row that follow from the tables, under the names of ``results.manifest.Summary``.
 
     ``since_s``: the end of the warm-up (negative). ``decisions``: of its migrations, for ``completion_s``.
     ``bytes_beside``: sent beside those of its rows, None if not known. ``copy_bytes_per_s``: measured bandwidth of a
-    bare copy, for ``floor_s``. ``bytes_copied`` and ``fewer_replicas_s`` are as they are in the row.
+    bare copy, for ``floor_s``. ``bytes_copied``, ``fewer_replicas_s`` and ``one_job`` are as they are in the row.
     """
     need(migration, ["drained_s"], "summarise")
     p50, p99 = before(latency, since_s)
@@ -345,6 +346,7 @@ def summarise(
         "floor_s": bytes_minimum / copy_bytes_per_s if bytes_minimum is not None and copy_bytes_per_s else None,
         "peak_rss_mib": peak(metrics, "rss_mib"),
         "fewer_replicas_s": fewer_replicas_s,
+        "one_job": one_job,
         **pace(latency, load),
     }
 

@@ -12,8 +12,11 @@ FREE = {"strategy", *MEANINGS, *REPETITION}
 
 
 def fixed(row: Any, free: Collection[str] = FREE) -> dict[str, Any]:
-    """The parameters of a summary row but for those that are ``free`` to differ."""
-    return {name: value for name, value in row["parameters"].items() if name not in free}
+    """The parameters of a summary row but for those that are ``free`` to differ. ``one_job`` is as one of them here: a
+    job that has practised does the same in less time.
+    """
+    told = {name: value for name, value in row["parameters"].items() if name not in free}
+    return told | {"one_job": bool(row.get("one_job", False))}
 
 
 def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:

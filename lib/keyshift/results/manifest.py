@@ -154,6 +154,11 @@ class Summary(_Record):
         default=False,
         description="whether a command or a search for the highest rate changed a rate: no parameter tells",
     )
+    one_job: bool = Field(
+        default=False,
+        description="whether the run is one of several migrations of one running job, behind one for practice: no "
+        "parameter tells",
+    )
     p50_ms: Moment = Field(
         description="median latency of events created after the warm-up and before the trigger, and answered before "
         "it; below 0, as other latencies, if the clock of Kafka's log is behind"

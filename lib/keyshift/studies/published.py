@@ -83,7 +83,8 @@ def _name(row: SummaryRow, others: Sequence[SummaryRow]) -> str:
     what tells whose machine it was is hidden, with a number that tells one line from the other.
     """
     names = sorted({name for other in others for name in fixed(other, REPETITION)} - {"workload"})
-    ours, *theirs = ({name: each["parameters"].get(name) for name in names} | _made_by(each) for each in (row, *others))
+    every = [fixed(each, REPETITION) | _made_by(each) for each in (row, *others)]
+    ours, *theirs = ({name: each.get(name) for name in (*names, *MADE_BY)} for each in every)
     told, words = anonymous_all({"parameters": ours})["parameters"], [row["workload"]]
     for name, value in ours.items():
         values = [*dict.fromkeys(repr(each[name]) for each in theirs)]

@@ -26,7 +26,7 @@ def open_store(profile: str | None = None, say: Say | None = None) -> Iterator[R
 
 def comparable(runs: pd.DataFrame, workload: str = "", like: str = "", anywhere: bool = False) -> list[dict[str, Any]]:
     """Summary rows that differ in strategy, its settings and the seed only: of one load, on the same parameters, made
-    on machines that are alike by one version of keyshift.
+    on machines that are alike by one version of keyshift; all of them migrations of one running job, or none.
 
     ``runs``: of ``ResultStore.list_runs``. Those that died have no summary and are left out. ``like``: (the beginning
     of) the id of a run; the others are like it. Empty: like the newest run of ``workload``, or of all. None if there

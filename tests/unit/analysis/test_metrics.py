@@ -223,7 +223,7 @@ def test_what_was_not_measured_or_not_told_is_none_not_zero():
     nothing = LOAD._replace(events=0, due=0)
     found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, load=nothing, since_s=-4)
     unknown = {name for name, value in found.items() if value is None}
-    known = {"measured_from_s", "events", "phases", "bytes_moved", "units_moved", "steps"}
+    known = {"measured_from_s", "events", "phases", "bytes_moved", "units_moved", "steps", "one_job"}
     known |= {"rate_per_s", "offered_per_s", "results_due", "backlog", "unprocessed", "overloaded", "rate_changed"}
     assert unknown == set(found) - known
     assert set(found["phases"].values()) == {None}

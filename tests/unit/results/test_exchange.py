@@ -76,6 +76,7 @@ def test_every_column_is_in_the_dictionary_with_its_meaning_and_nothing_tells_wh
     assert (units["runs", "parameter.state_bytes"], units["runs", "parameter.miss_cost"]) == ("bytes", "s")
     kinds = dictionary.set_index(["table", "column"])["type"]
     assert {kinds["runs", name] for name in ("p50_ms", "events", "measured_from_s", "lost")} == {"float64"}
+    assert kinds["runs", "one_job"] == "bool"
     assert (kinds["runs", "overloaded"], kinds["runs", "verdict"], kinds["runs", "error"]) == ("bool", "text", "text")
     content = b"".join(path.read_bytes() for path in exported.iterdir())
     for text in (b"/home", b"moby", b"10.0.0.1", b"stays at home"):

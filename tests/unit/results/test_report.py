@@ -46,6 +46,7 @@ def test_each_run_has_its_figures_which_are_inside_and_the_index_leads_to_it(pag
     [
         ({"rate": 5000.0, "size": 4, "auto": "rate"}, {}, "rate"),
         ({}, {"machine": OTHER_MACHINE, "versions": {"keyshift": "0.1"}}, "machine and the version of keyshift"),
+        ({}, {"summary": run(1, "matched", one_job=True).summary}, "one_job"),
     ],
 )
 def test_runs_of_other_loads_machines_or_versions_are_not_compared(parameters, changes, words):

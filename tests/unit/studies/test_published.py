@@ -100,6 +100,7 @@ def test_one_strategy_is_divided_by_another_under_the_same_load():
     assert line.points["ratio"].tolist() == pytest.approx([0.5 / 0.19, 0.25 / 0.05, 0.5 / 0.205])
     with_settings = moved("meces", 60, 80, 4, unit="group")
     assert beside(AGAINST_MECES, [rows[0], with_settings]) == [], "that is not the preset"
+    assert beside(AGAINST_MECES, [rows[0] | {"one_job": True}, rows[1]]) == [], "one has practised"
 
 
 def of_run(strategy, parameters, **measures):

@@ -41,6 +41,15 @@ def test_who_chose_the_load_is_no_difference_but_the_load_is():
     assert len(comparable(store.list_runs(), like=run(1).run_id)) == 2
 
 
+def test_migrations_of_one_running_job_are_not_beside_runs_with_a_job_of_their_own():
+    store = result_store()
+    for number, one_job in enumerate((False, True, True)):
+        store.put_run(run(number, "fluid", one_job=one_job), tables())
+    listed = store.list_runs()
+    assert [row["run_id"] for row in comparable(listed)] == [run(1).run_id, run(2).run_id]
+    assert len(comparable(listed, like=run(0).run_id, anywhere=True)) == 1
+
+
 @pytest.mark.parametrize("other", [{"machine": OTHER_MACHINE}, {"versions": {"keyshift": "0.1"}}])
 def test_runs_of_another_machine_or_version_are_not_compared(other):
     store = result_store()

@@ -207,5 +207,5 @@ def evaluation_of(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     told = lap.planned_s, lap.copied, lap.bytes_beside, lap.spec.point().of_migration(0).mode.transfer == "push"
     number = ended.offered_for(made)
     offered = {"took_s": span.end - span.start, "events": number, "unprocessed": 0, "planned": number}
-    facts = ended.facts(span, tables, due, offered, *told)
+    facts = ended.facts(span, tables, due, offered, *told) | {"one_job": True}
     return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])

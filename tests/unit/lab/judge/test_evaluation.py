@@ -114,7 +114,9 @@ def test_events_that_routers_have_made_are_not_counted_as_those_that_were_offere
     assert (whole.unprocessed, given_up.unprocessed) == (0, 3 * (made - made // 2))
     half = Span(0.0, 0.0, whole.events["t"].median() / SECOND_US, 0.0)
     lap = Lap(make_spec({"keys": 50}), half, 0.0, {}, CopiedAhead(), 0, [])
-    load = series.evaluation_of(whole, lap, None).facts["load"]
+    facts = series.evaluation_of(whole, lap, None).facts
+    load = facts["load"]
+    assert facts["one_job"], "the summary of a lap says that it is one"
     assert (load.events, load.planned, load.due) == (3 * load.due, 3 * load.due, half.of(whole.events["t"]).sum())
     assert 0 < load.due < made
     stopped = ended(None, offsets={0: 5, 1: 5}, made_of=3, overloaded=True)
