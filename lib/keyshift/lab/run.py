@@ -221,7 +221,7 @@ class Lab:
         Raises KeyshiftError if the job died: then nothing is known of any of them.
         """
         name, log = new_run_id(job.workload.name, "series"), list[LogEvent]()
-        self.say(f"one job for {len(specs)} runs: {name}")
+        self.say(f"one job for {_counted(specs)}: {name}")
         results = [*job.tasks.values()][-1]
         series = Series(specs)
         with self._prepared(job, name, log, series.script, results, RunEnd()) as (run, _):
@@ -354,20 +354,30 @@ def run_in_one_job(
 ) -> Iterator[tuple[RunSpec, Manifest]]:
     """As ``run_each``, but runs that differ in strategy, trigger or measured time only are migrations of one job.
 
-    Repetitions are further rounds of that job, with the same seed. Runs that cannot share a job are made one by one,
-    as are those of a job that died. Runs come in the order in which they are made. Raises KeyshiftError if runs of one
-    job cannot be stored.
+    Repetitions are further rounds of that job, with the same seed. A run that shares its job with no other one is made
+    likewise, behind one for practice, if others share theirs: it is compared with them. Runs that cannot be migrations
+    of one job are made one by one, as are those of a job that died. Runs come in the order in which they are made.
+    Raises KeyshiftError if runs of one job cannot be stored.
     """
-    for some in by_job(lab.settled(specs)):
-        most = max(spec.run.repetitions for spec in some)
-        rounds = [spec for number in range(most) for spec in some if number < spec.run.repetitions]
-        job = one_job(some) if len(rounds) > 1 else None
-        if job is not None:
+    groups = [(some, one_job(some), _rounds(some)) for some in by_job(lab.settled(specs))]
+    shared = any(job is not None and len(rounds) > 1 for _, job, rounds in groups)
+    for some, job, rounds in groups:
+        if shared and job is not None:
             try:
                 made = lab.run_series(job, rounds)
             except KeyshiftError as error:
-                lab.say(f"the job of {len(rounds)} runs died, so they are made one by one: {error}")
+                lab.say(f"the job of {_counted(rounds)} died, so each gets one of its own: {error}")
             else:  # if the store fails, they must not be made again: some are stored already
                 yield from zip(rounds, list(made), strict=True)
                 continue
         yield from run_each(lab, some, failed)
+
+
+def _counted(runs: Sequence[RunSpec]) -> str:
+    return "a run" if len(runs) == 1 else f"{len(runs)} runs"
+
+
+def _rounds(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """Each of ``specs`` as often as its ``repetitions`` say, in turn."""
+    most = max(spec.run.repetitions for spec in specs)
+    return [spec for number in range(most) for spec in specs if number < spec.run.repetitions]

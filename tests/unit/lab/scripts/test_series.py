@@ -103,7 +103,17 @@ def test_runs_are_put_together_by_their_jobs_and_repeated_in_rounds():
     assert [(of.strategy.name, each.strategy) for of, each in made] == [
         (name, name) for name in ("fluid", "lazy", "fluid", "lazy", "meces")
     ]
-    assert lab.asked == [("series", ["fluid", "lazy", "fluid", "lazy"], 1), ("alone", "meces", 1)]
+    # Meces is compared with the others, so it has practised, too.
+    assert lab.asked == [("series", ["fluid", "lazy", "fluid", "lazy"], 1), ("series", ["meces"], 16)]
+
+
+def test_where_no_two_runs_share_a_job_none_has_practised_and_what_is_no_migration_of_a_job_never_has():
+    lab = Lab()
+    assert len(list(run_in_one_job(lab, [spec(), spec(strategy="meces")]))) == 2
+    assert lab.asked == [("alone", "fluid", 1), ("alone", "meces", 1)]
+    dies = spec(strategy="meces", fault="kill:slot@2")
+    assert len(list(run_in_one_job(lab, [spec(), spec(strategy="lazy"), dies]))) == 3
+    assert lab.asked[2:] == [("series", ["fluid", "lazy"], 1), ("alone", "meces", 1)]
 
 
 def test_runs_of_a_job_that_died_are_made_one_by_one_and_that_is_said():
@@ -111,7 +121,7 @@ def test_runs_of_a_job_that_died_are_made_one_by_one_and_that_is_said():
     made = list(run_in_one_job(lab, [spec(), spec(strategy="lazy")]))
     assert [each.strategy for _, each in made] == ["fluid", "lazy"]
     assert lab.asked[1:] == [("alone", "fluid", 1), ("alone", "lazy", 1)]
-    assert lab.said == ["the job of 2 runs died, so they are made one by one: no slot is left"]
+    assert lab.said == ["the job of 2 runs died, so each gets one of its own: no slot is left"]
 
 
 def test_runs_that_cannot_be_stored_are_not_made_again_as_some_are_stored_already():
