@@ -14,7 +14,7 @@ from typing import Any
 from keyshift.experiment.loads import check_events, check_injectors, check_sources, loads_of, routers_of
 from keyshift.experiment.parameters import DEFAULTS, declared, owner_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
-from keyshift.experiment.possible import Rehearsal
+from keyshift.experiment.possible import Rehearsal, rehearse
 from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, check_under_order, deaths_of, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
 from keyshift.model.errors import BadInput, PlanRejected
@@ -92,7 +92,7 @@ class RunSpec:
             for requested in self.changes:
                 groups = target_of(requested, groups, [1.0] * key_groups, begin)
         _require_plans(self)
-        _rehearse(self)
+        rehearse(scenario.commands(), Rehearsal(self, self.tasks))
 
     def _check_ordering(self) -> None:
         """Raise BadInput for what is not possible where slots work in turns, or is not yet."""
@@ -311,16 +311,6 @@ class RunSpec:
             for name in fields
         }
         return names | flat
-
-
-def _rehearse(spec: RunSpec) -> None:
-    """Raise BadInput if the job could not do what the script asks of it."""
-    job = Rehearsal(spec)
-    for at_s, asked in spec.scenario.commands():
-        try:
-            asked.carry_out(job)
-        except BadInput as error:
-            raise BadInput(f"script: {asked} at {at_s:g} s: {error}") from None
 
 
 def _require_plans(spec: RunSpec) -> None:

@@ -81,6 +81,7 @@ TWICE = "4: fault; 8: fault kill:slot"
                 ("scale 3", "stage is missing: this job has map, counter", MAP_AND_COUNTER),
                 ("plan fluid 9 counter", "slots = 9: 4 are provisioned", {}),
                 ("plan fluid 0:7", "slots = 8: 4 are provisioned", {}),
+                ("plan fluid 4", "slots = 4: 2 are provisioned", {"strategy": "stop_restart"}),
                 ("plan fluid 500:1", "unit 500 is unknown: units are 0 to 127", {}),
                 ("plan fluid 3 szie=2", "unknown setting 'szie': did you mean 'size'", {}),
                 ("plan lazy 3", "ordering = live_robin with strategy = lazy", {"ordering": "live_robin"}),
@@ -95,6 +96,11 @@ TWICE = "4: fault; 8: fault kill:slot"
 def test_a_script_that_is_none_is_refused(values, words):
     with pytest.raises(BadInput, match=words):
         make_spec(values)
+
+
+def test_what_a_restart_has_provisioned_is_there_for_what_comes_behind_it():
+    script = "4: scale 4; 8: plan fluid 2; 12: plan fluid 0:3"
+    assert make_spec({"strategy": "stop_restart", "trigger": "script", "script": script})
 
 
 def test_a_script_may_change_the_rate_of_a_source_beside_one_that_has_steps():
