@@ -118,9 +118,14 @@ class RunSpec:
         check_under_order(self.job, self.strategy.name, self.point())
         stages = [stage.name for stage in self.workload.stages]
         if protocol.leads and self.scenario.trigger != NOTHING_MOVES and self.moving != stages[-1:]:
+            said, remedy = f"stage = {', '.join(self.moving)}", f"set stage = {stages[-1]}"
+            if (trigger := self.scenario.trigger) in ("auto", "script"):
+                said = f"trigger = {trigger}, which may move all stages"
+                remedy = f"set trigger = scale and stage = {stages[-1]}"
+                remedy += ", and leave script out" if trigger == "script" else ""
             raise BadInput(
-                f"ordering = {name} with stage = {', '.join(self.moving)}: leaders order the rows of each slot by "
-                f"themselves, so a stage in front of another one cannot move; set stage = {stages[-1]}"
+                f"ordering = {name} with {said}: leaders order the rows of each slot by themselves, so a stage in "
+                f"front of another one cannot move; {remedy}"
             )
         if self.job.takes_snapshots and len(stages) > 1:
             raise BadInput(

@@ -542,6 +542,7 @@ def test_what_results_have_no_place_for_is_refused_before_anything_is_started(re
 
 
 ORDERED = {"ordering": "live_robin"}
+LED_CHAIN = {"ordering": "kazoo", "workload": "chain"}
 
 
 @pytest.mark.parametrize(
@@ -549,7 +550,12 @@ ORDERED = {"ordering": "live_robin"}
     [
         ({"ordering": "robin"}, "unknown order protocol 'robin': .*known: none, live_robin, time_merge, kazoo"),
         ({"ordering": "kazoo", "snapshot_s": 5}, "kazoo with snapshot_s = 5: .*; set snapshot_s = 0, or replicas = 2$"),
-        ({"ordering": "kazoo", "workload": "chain", "stage": "counter-1"}, "stage = counter-1: .*; set stage = "),
+        (LED_CHAIN | {"stage": "counter-1"}, "stage = counter-1: .*; set stage = counter-2$"),
+        (LED_CHAIN | {"trigger": "auto"}, "with trigger = auto, .*; set trigger = scale and stage = counter-2$"),
+        (
+            LED_CHAIN | {"trigger": "script", "script": "4: cancel"},
+            "with trigger = script, .*; set trigger = scale and stage = counter-2, and leave script out$",
+        ),
         ({"ordering": "kazoo", "session_ms": 19}, "session_ms = 19: .*greater than or equal to 20"),
         (ORDERED | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
         (ORDERED | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),
