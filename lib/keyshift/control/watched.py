@@ -11,7 +11,7 @@ from keyshift.analysis.plots.live import History
 from keyshift.control.background import start
 from keyshift.control.client import Client, await_end, stop_job
 from keyshift.control.files import JobFile, Jobs
-from keyshift.experiment.commands import LONGEST_S, Command, script_of
+from keyshift.experiment.commands import Command, script_of
 from keyshift.experiment.live_spec import live_spec, wanted_slots
 from keyshift.experiment.possible import Rehearsal, rehearse
 from keyshift.lab.environment import require_possible_here
@@ -21,6 +21,7 @@ from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest, validate
 
 LOOK_S = 0.4  # between two looks at a job: it is seen at least twice a second
+LONGEST_S = 3600.0  # of a script that is played in a notebook
 
 
 class WatchedJob:

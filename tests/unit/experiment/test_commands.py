@@ -66,7 +66,8 @@ TWICE = "4: fault; 8: fault kill:slot"
         ({"trigger": "script", "script": "4: scale"}, "'scale': must be `scale <slots> .stage.`"),
         ({"trigger": "script", "script": "4: scale four"}, "script '4: scale four': slots = 'four': input should be"),
         ({"trigger": "script", "script": "soon: cancel"}, "script 'soon: cancel': must be a second and a command"),
-        ({"trigger": "script", "script": "-1: cancel"}, "its second must be from 0 to 3600"),
+        ({"trigger": "script", "script": "-1: cancel"}, "its second must be a number from 0 on"),
+        ({"trigger": "script", "script": "inf: cancel"}, "its second must be a number from 0 on"),
         ({"trigger": "script", "script": "cancel"}, "script 'cancel': must be a second"),
         ({"trigger": "script", "script": "99: cancel"}, "cancel at 99 s is not before the end, seconds = 24"),
         ({"trigger": "script", "script": "9: cancel", "stage": "all"}, "trigger = script may move all stages"),
@@ -96,6 +97,11 @@ TWICE = "4: fault; 8: fault kill:slot"
 def test_a_script_that_is_none_is_refused(values, words):
     with pytest.raises(BadInput, match=words):
         make_spec(values)
+
+
+def test_a_script_may_be_as_long_as_its_run():
+    spec = make_spec({"trigger": "script", "script": "7200: scale 3", "seconds": 7300})
+    assert spec.scenario.commands() == [(7200.0, Scale(slots=3))]
 
 
 def test_what_a_restart_has_provisioned_is_there_for_what_comes_behind_it():
