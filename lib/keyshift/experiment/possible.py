@@ -94,8 +94,9 @@ class Rehearsal:
         if wanted < 1:
             raise BadInput(f"slots = {target}: must be a number of slots from 1 to {most}, or slots by key group")
         if wanted > most:
-            remedy = f"start a job with --set slots_max={wanted} to have more"
-            if not restarts and wanted <= self._most[stage]:
+            more = f" --set key_groups={wanted}" if wanted > self.spec.workload.key_groups else ""
+            remedy = f"start a job with --set slots_max={wanted}{more} to have more"
+            if not restarts and wanted <= self._most[stage] and self._may_restart():
                 remedy += ", or plan with strategy stop_restart"
             raise BadInput(f"slots = {wanted}: {most} are provisioned in this job; {remedy}")
         return ScaleTo(target) if isinstance(target, int) else Map(target, most)
@@ -113,6 +114,13 @@ class Rehearsal:
                 "its life; set bins to that, or start a job with this strategy"
             )
         return point
+
+    def _may_restart(self) -> bool:
+        try:
+            self._point("stop_restart", {})
+        except BadInput:
+            return False
+        return True
 
     def _stage(self, name: str | None) -> str:
         known = [stage.name for stage in self.spec.workload.stages]
