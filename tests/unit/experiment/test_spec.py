@@ -287,6 +287,13 @@ def test_what_no_clock_or_counter_has_is_refused(name):
         make_spec({name: 1e12})
 
 
+def test_a_window_of_words_is_a_year_at_the_most():
+    year_ms = 365 * 86_400_000
+    assert make_spec({"workload": "wordcount", "window_ms": year_ms}).workload.window_us == year_ms * 1000
+    with pytest.raises(BadInput, match=f"^window_ms = {year_ms + 1}: input should be less than or equal to {year_ms}"):
+        make_spec({"workload": "wordcount", "window_ms": year_ms + 1})
+
+
 @pytest.mark.parametrize("fault", ["kill:slot@4", "restart:kafka@4", "restart:minio@snapshot:2s"])
 def test_a_strategy_that_stops_the_query_has_faults_of_no_migration(fault):
     assert make_spec({"strategy": "stop_restart", "fault": fault, "snapshot_s": 2.0}).scenario.fault == fault
