@@ -45,6 +45,7 @@ class RunSpec:
     scenario: ScenarioPart
     autoscaler: AutoscalerPart
     unsettled: tuple[str, ...] = ()  # of OF_AUTO, what is to be chosen before it begins; until then the default
+    lasts: bool = False  # until it is stopped, whatever ``run`` says of seconds
 
     def __post_init__(self) -> None:
         run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
@@ -67,8 +68,8 @@ class RunSpec:
             raise BadInput(
                 f"workload = {self.workload.name}: stage {', '.join(timed)} uses time, and only the first may yet"
             )
-        if run.verify == SNAPSHOTS and not job.takes_snapshots:
-            raise BadInput(f"verify = {run.verify}: no snapshots are taken; set snapshot_s, and no replicas")
+        if run.verify == SNAPSHOTS and (why := _without_snapshots(self)):
+            raise BadInput(f"verify = {run.verify}: {why}")
         least, most = self.autoscaler.slots_min, self.slots_most
         for name, slots in self.slots_of.items():
             if scenario.trigger == "auto" and not least <= slots <= most:
@@ -170,8 +171,8 @@ class RunSpec:
                     f"fault = {text} with stage = {self.scenario.stage}: {' and '.join(self.moving)} come to "
                     f"{fault.phase!r} at the same time, and each would be hit; name one stage"
                 )
-            if fault.phase == "snapshot" and not job.takes_snapshots:
-                raise BadInput(f"fault = {text}: no snapshots are taken; set snapshot_s, and no replicas")
+            if fault.phase == "snapshot" and (why := _without_snapshots(self)):
+                raise BadInput(f"fault = {text}: {why}")
             if fault.phase == "batch" and job.batch_s >= run.load_s:
                 raise BadInput(
                     f"fault = {text}: no batch of Spark ends in {run.load_s:g} s; lower batch_s = {job.batch_s:g}"
@@ -318,6 +319,15 @@ class RunSpec:
         return names | flat
 
 
+def _without_snapshots(spec: RunSpec) -> str:
+    """Why no snapshot is taken, and what helps; empty if some are."""
+    if not spec.job.takes_snapshots:
+        return "no snapshots are taken; set snapshot_s, and no replicas"
+    if not spec.lasts and spec.job.snapshot_s >= spec.run.load_s:
+        return f"no snapshot is taken in {spec.run.load_s:g} s; lower snapshot_s = {spec.job.snapshot_s:g}"
+    return ""
+
+
 def _require_plans(spec: RunSpec) -> None:
     """Refuse a plan that breaks an invariant, or a workload that cannot leave this process, before any start.
 
@@ -337,8 +347,11 @@ def _require_plans(spec: RunSpec) -> None:
     parcel_of(type(spec.workload))
 
 
-def make_spec(values: Mapping[str, Any]) -> RunSpec:
-    """The spec with these values, by name, over the defaults. Raises BadInput, one line, naming value and remedy."""
+def make_spec(values: Mapping[str, Any], lasts: bool = False) -> RunSpec:
+    """The spec with these values, by name, over the defaults. Raises BadInput, one line, naming value and remedy.
+
+    ``lasts``: of a job that runs until it is stopped.
+    """
     names = {part: str(values.get(part, name)) for part, name in DEFAULTS.items()}
     workload, backend = workloads.get(names["workload"]), backends.of_library(names["backend"])
     strategy = strategies.get(names["strategy"])
@@ -373,4 +386,5 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
         made(ScenarioPart, given["scenario"]),
         made(AutoscalerPart, given["autoscaler"]),
         unsettled,
+        lasts,
     )

@@ -177,6 +177,8 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("fault=kill:slot@4,kill:slot@12", "dies 2 times", "raise recoveries"),
         ("fault=kill:slot@snapshot", "no snapshots are taken", "set snapshot_s"),
         ("verify=snapshots", "no snapshots are taken", "set snapshot_s"),
+        ("fault=kill:slot@snapshot snapshot_s=28", "no snapshot is taken in 28 s", "lower snapshot_s = 28"),
+        ("verify=snapshots snapshot_s=60", "verify = snapshots: no snapshot is taken in 28 s", "lower snapshot_s = 60"),
         ("verify=all", "'all'", "'end' or 'snapshots'"),
         ("fault=kill:source@align,stop:destination@drain:1s", "only one of them", "at a time"),
         ("fault=restart:zookeeper@drained", "zookeeper has the phases prepare, switch, align", "batch, or seconds"),
@@ -285,6 +287,11 @@ def test_no_number_of_a_run_may_be_infinite():
 def test_what_no_clock_or_counter_has_is_refused(name):
     with pytest.raises(BadInput, match=f"^{name} = 1000000000000.0: input should be less than or equal to"):
         make_spec({name: 1e12})
+
+
+def test_a_job_that_lasts_takes_snapshots_as_seldom_as_it_is_told():
+    assert live_spec({"verify": "snapshots", "snapshot_s": 60}).job.snapshot_s == 60
+    assert make_spec({"snapshot_s": 60}).job.snapshot_s == 60, "nothing counts on one"
 
 
 def test_a_window_of_words_is_a_year_at_the_most():
