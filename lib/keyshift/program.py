@@ -16,6 +16,10 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one: the
 INTERRUPTED = 130  # an exit status
 
 
+class GoesOn(KeyshiftError):
+    """Who has waited was interrupted. What it has waited for goes on in another process, as the message says."""
+
+
 def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
     """Run ``app`` (of typer, or any other) and leave the process with its exit status.
 
@@ -23,7 +27,7 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
     thought of shows where it happened: 3, too, as 1 is a bad verdict. Ctrl-C, SIGTERM and the end of the terminal
     (SIGHUP, unless ``nohup`` has it ignored) take the same orderly way out: status 130.
     """
-    interrupted = False
+    interrupted, then = False, "what it had started is stopped"
 
     def said(text: str) -> None:
         with suppress(OSError):  # the terminal may be gone
@@ -46,6 +50,8 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
         status = leaving.code
     except KeyboardInterrupt:  # typer makes a status of it
         interrupted = True
+    except GoesOn as error:
+        interrupted, then = True, str(error)
     except KeyshiftError as error:
         said(f"{name}: {error}\n")
         status = 2 if isinstance(error, BadInput) else 3
@@ -53,7 +59,7 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
         said(traceback.format_exc())
         status = 3
     if interrupted:
-        said(f"{name}: interrupted; what it had started is stopped\n")
+        said(f"{name}: interrupted; {then}\n")
         status = INTERRUPTED
     sys.exit(status)
 

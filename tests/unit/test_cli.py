@@ -113,6 +113,13 @@ def test_help_names_every_command(tmp_path):
         (["tape", "write", "a", "--form", "wide"], "'full', 'short'"),
         (["tape", "write", "a", "--seconds", "0"], "not '0'"),
         (["tape", "write", "/", "--set", "securities=0"], "securities = 0"),
+        (
+            ["tape", "write", "/", "--set", "seconds=60"],
+            "--set seconds: a run has that, and a tape the option --seconds",
+        ),
+        (["tape", "write", "/", "--set", "rate=50"], "and a tape the option --rate"),
+        (["tape", "write", "/", "--set", "workload=keycount"], "unknown parameter of a tape 'workload'"),
+        (["tape", "write", "/", "--set", "secureties=7"], "did you mean 'securities'?"),
         (["tape", "write", "/"], "cannot be written"),
         (["events", "write", "/"], "cannot be written"),
         (["events", "show", "nowhere.parquet"], "events = 'nowhere.parquet': cannot be read"),
@@ -270,7 +277,7 @@ def test_the_last_line_of_an_artifact_says_how_long_it_took(tmp_path, monkeypatc
 
 def test_a_tape_can_be_written_and_checked(tmp_path):
     file = tmp_path / "a.tape"
-    settings = ("--set", "securities=7", "--set", "resting=100")
+    settings = ("--set", "securities=7", "--set", "workload.resting=100")
     done = keyshift("tape", "write", str(file), "--seconds", "1", *settings, home=tmp_path)
     assert done.returncode == 0, done.stderr
     checked = keyshift("tape", "check", str(file), "--json", home=tmp_path)

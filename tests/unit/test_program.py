@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.program import INTERRUPTS, ending_with_us, interrupts_wait, run_program
+from keyshift.program import INTERRUPTS, GoesOn, ending_with_us, interrupts_wait, run_program
 from keyshift.progress import tell
 from keyshift.waiting import wait_until
 
@@ -64,6 +64,18 @@ def test_a_program_that_is_interrupted_tidies_up_and_says_so(capsys, number, by_
     assert ended(app) == 130
     assert tidied == [1]
     assert capsys.readouterr().err == "the-program: interrupted; what it had started is stopped\n"
+
+
+@pytest.mark.parametrize("number", INTERRUPTS)
+def test_a_program_that_only_waited_for_what_goes_on_does_not_say_that_it_is_stopped(capsys, number):
+    def app() -> None:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            raise GoesOn("the job goes on") from None
+
+    assert ended(app) == 130
+    assert capsys.readouterr().err == "the-program: interrupted; the job goes on\n"
 
 
 def test_a_program_under_nohup_goes_on_when_its_terminal_is_closed(capsys):

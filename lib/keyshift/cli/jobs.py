@@ -1,7 +1,8 @@
 """Jobs in the background that run until they are stopped."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from inspect import Parameter, Signature
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from keyshift.cli.options import (
 )
 from keyshift.experiment.commands import Command, outcome_said
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.program import GoesOn
 from keyshift.progress import tell
 from keyshift.registry import named_values
 
@@ -120,9 +122,12 @@ def verb_of(kind: type[Command]) -> Callable[..., None]:
         from keyshift.control.client import await_migration
 
         client = _client(name)
-        answer = client.ask(kind.verb, {field: value for field, value in values.items() if value not in (None, [])})
-        if wait and "number" in answer:
-            answer = await_migration(client, answer, tell)
+        job = client.job.name
+        tells = f"`keyshift job status {job}` tells of it, `keyshift job cancel {job}` takes back what has not begun"
+        with _going_on(f"job {job} goes on with what it was asked for: {tells}"):
+            answer = client.ask(kind.verb, {field: value for field, value in values.items() if value not in (None, [])})
+            if wait and "number" in answer:
+                answer = await_migration(client, answer, tell)
         typer.echo(json.dumps(answer))
 
     given = [Parameter("name", Parameter.KEYWORD_ONLY, annotation=Name, default=None)]
@@ -152,14 +157,15 @@ def stop(name: Name = None) -> None:
             with jobs.naming():
                 jobs.remove(job)
         raise KeyshiftError(f"job {job.name} does not run here: {ended}")
-    try:
-        told = stop_job(Client(job), tell)
-    except BadInput:
-        raise
-    except KeyshiftError as error:  # the job, not its verdict, has come to its end
+    with _going_on(f"job {job.name} goes on to its verdict: `keyshift job stop {job.name}` waits for it again"):
+        try:
+            told = stop_job(Client(job), tell)
+        except BadInput:
+            raise
+        except KeyshiftError as error:  # the job, not its verdict, has come to its end
+            await_end(job)
+            raise KeyshiftError(f"{error}; {jobs.ended(jobs.read(job.name) or job).go_on}") from error
         await_end(job)
-        raise KeyshiftError(f"{error}; {jobs.ended(jobs.read(job.name) or job).go_on}") from error
-    await_end(job)
     for line in told["examples"]:
         tell(f"  {line}")
     typer.echo(json.dumps(told["summary"]))
@@ -174,6 +180,15 @@ def forget(
 
     for line in forget(name, tell):
         typer.echo(f"deleted: {line}")
+
+
+@contextmanager
+def _going_on(what: str) -> Iterator[None]:
+    """Raise GoesOn, with ``what`` goes on, if the wait inside is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise GoesOn(what) from None
 
 
 def _print_columns(rows: Iterable[dict[str, Any]], columns: tuple[str, ...]) -> None:

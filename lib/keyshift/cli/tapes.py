@@ -8,7 +8,7 @@ import typer
 from keyshift.cli.options import Json, SettingsOption, print_rows
 from keyshift.model.errors import BadInput
 from keyshift.progress import tell
-from keyshift.registry import named_values
+from keyshift.registry import named_values, unknown
 
 
 def write(
@@ -31,11 +31,18 @@ def write(
     It begins with the orders that rest (resting for each security), told at the same rate; the seconds come behind.
     """
     from keyshift.experiment.spec import make_spec
+    from keyshift.workloads import parameters
     from keyshift.workloads.files import new_file
     from keyshift.workloads.stock import Stock
     from keyshift.workloads.stock.writing import write as lines_of
 
-    workload = make_spec({"workload": Stock.name} | named_values(settings)).workload
+    values, known = named_values(settings), list(parameters(Stock))
+    for name in values:
+        if name in ("seconds", "rate"):
+            raise BadInput(f"--set {name}: a run has that, and a tape the option --{name}")
+        if name.removeprefix("workload.") not in known:
+            raise unknown("parameter of a tape", name, known)
+    workload = make_spec({"workload": Stock.name} | values).workload
     assert isinstance(workload, Stock)
     if workload.tape:
         raise BadInput(f"tape = {workload.tape!r}: a tape is written of drawn orders; leave it out")

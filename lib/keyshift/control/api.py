@@ -1,9 +1,9 @@
 """HTTP while a job runs. Every request needs the job's token: ``Authorization: Bearer TOKEN``.
 
-``POST /verb`` for each of ``commands.COMMANDS``, with its values in the query or in a JSON body. Answers are JSON. A
-request that is refused has ``detail``, the reason in one line, and has changed nothing: 401 without the token, 408 or
-413 if it is too slow or too large (``Guard``), 400 if it is wrong, 409 if the job is not running, 503 if it has failed
-or too many commands wait for it.
+``POST /verb`` for each of ``commands.COMMANDS``, with its values in the query or in a JSON body; a query has
+``settings=name=value`` as often as there are settings. Answers are JSON. A request that is refused has ``detail``, the
+reason in one line, and has changed nothing: 401 without the token, 408 or 413 if it is too slow or too large
+(``Guard``), 400 if it is wrong, 409 if the job is not running, 503 if it has failed or too many commands wait for it.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from typing import Any
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from starlette.datastructures import QueryParams
 
 from keyshift.control.metrics import Metrics
 from keyshift.control.server import guarded_app
@@ -52,7 +53,7 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
 
     async def do(request: Request) -> CommandAnswer:
         verb = request.url.path.removeprefix("/")
-        wanted = command(verb, {**request.query_params, **_body(await request.body())})
+        wanted = command(verb, _given(request.query_params, _body(await request.body())))
         if waiting.available_tokens < 1:
             raise ServiceUnavailable(
                 f"{MOST_COMMANDS} commands wait for the job already, nothing was changed: ask again later"
@@ -62,6 +63,19 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
     for verb in COMMANDS:
         app.post(f"/{verb}", status_code=202, response_model=None)(do)
     return app
+
+
+def _given(query: QueryParams, body: dict[str, Any]) -> dict[str, Any]:
+    """The values of a command. Raises BadInput for one that is given twice; settings of the query may be repeated."""
+    values: dict[str, Any] = {name: query.getlist(name) for name in query}
+    for name, said in values.items():
+        if name in body:
+            raise BadInput(f"{name} is given twice, in the query and in the body; leave one out")
+        if name != "settings":
+            if len(said) > 1:
+                raise BadInput(f"{name} is given twice, as {said[0]!r} and as {said[1]!r}; leave one out")
+            values[name] = said[0]
+    return values | body
 
 
 def _body(given: bytes) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Client:
     """Asks one job. Raises BadInput for what the job refuses, ServiceUnavailable if it does not answer."""
 
     def __init__(self, job: JobFile) -> None:
-        self._job = job
+        self.job = job
         self._http = httpx.Client(
             base_url=job.url,
             headers={"Authorization": f"Bearer {job.token}"},
@@ -56,10 +56,10 @@ class Client:
             answer = self._http.request(method, path, **more)
             told = answer.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise ServiceUnavailable(f"job {self._job.name} at {self._job.url} does not answer: {error}") from error
+            raise ServiceUnavailable(f"job {self.job.name} at {self.job.url} does not answer: {error}") from error
         if answer.is_success:
             return told
-        reason = f"job {self._job.name}: {told.get('detail', answer.reason_phrase)}"
+        reason = f"job {self.job.name}: {told.get('detail', answer.reason_phrase)}"
         raise BadInput(reason) if answer.is_client_error else KeyshiftError(reason)
 
 

@@ -11,8 +11,9 @@ from keyshift.analysis.plots.live import History
 from keyshift.control.background import start
 from keyshift.control.client import Client, await_end, stop_job
 from keyshift.control.files import JobFile, Jobs
-from keyshift.experiment.commands import LONGEST_S, Command, script_of
-from keyshift.experiment.live_spec import live_spec
+from keyshift.experiment.commands import Command, script_of
+from keyshift.experiment.live_spec import live_spec, wanted_slots
+from keyshift.experiment.possible import Rehearsal, rehearse
 from keyshift.lab.environment import require_possible_here
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError
@@ -20,6 +21,7 @@ from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest, validate
 
 LOOK_S = 0.4  # between two looks at a job: it is seen at least twice a second
+LONGEST_S = 3600.0  # of a script that is played in a notebook
 
 
 class WatchedJob:
@@ -107,6 +109,7 @@ def play(
     if not 0 < seconds <= LONGEST_S or (to_come and to_come[-1].at_s >= seconds):
         last = f"above {to_come[-1].at_s:g}, the second of the last action, and " if to_come else "above 0 and "
         raise BadInput(f"seconds = {seconds:g}: must be {last}at most {LONGEST_S:g}")
+    rehearse(to_come, Rehearsal(spec, dict.fromkeys(spec.tasks, wanted_slots(spec))))
     require_possible_here([spec], job.profile, lasts_s=seconds)
     job.start(values)
     refused: BaseException | None = None

@@ -51,7 +51,7 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
             f"ordering = {ordering}: a job that lasts goes on from what it has written down, and one with leaders does "
             f"only with replicas yet; set replicas = 2, or ordering to one of: {known}"
         )
-    spec = make_spec({**own, **values})
+    spec = make_spec({**own, **values}, lasts=True)
     _, *later = [stage.name for stage in spec.workload.stages]
     if leads and later:
         raise BadInput(

@@ -1,6 +1,5 @@
 """What is offered of each source, and how many routers read it, from parameters that name sources."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from keyshift.model.errors import BadInput
@@ -10,6 +9,8 @@ from keyshift.workloads import Source, Workload, taken_names, untold
 from keyshift.workloads.event_files import EventFile
 
 MOST_ROUTERS = 64  # of a source
+MOST_RATE = 1e9  # events per second, of a source
+_A_RATE = f"a rate from 0 to {MOST_RATE:g}"
 
 
 def loads_of(
@@ -26,7 +27,7 @@ def loads_of(
     first, *others = [source.name for source in sources]
     if rates and not others:
         raise BadInput(f"rates = {rates!r}: {first} is the only source, and its rate is rate = {rate:g}")
-    given = by_name("rates", rates, "source", others, _rate, "a rate from 0 on, e.g. control:5")
+    given = by_name("rates", rates, "source", others, _rate, f"{_A_RATE}, e.g. control:5")
     steps = {
         name: [(warmup_s + second, rate) for second, rate in pairs]
         for name, pairs in _steps(rate_steps, [first, *others], seconds).items()
@@ -88,7 +89,7 @@ def check_events(
 
 
 def _rate(text: str) -> float:
-    if not 0 <= (rate := float(text)) < math.inf:
+    if not 0 <= (rate := float(text)) <= MOST_RATE:
         raise ValueError
     return rate
 
@@ -117,10 +118,10 @@ def _pairs(text: str, steps: str, seconds: float) -> Iterator[tuple[float, float
     except ValueError:
         pairs = [(-1.0, 0.0)]
     moments = [second for second, _ in pairs]
-    good = all(0 <= second < seconds and 0 <= rate < math.inf for second, rate in pairs)
+    good = all(0 <= second < seconds and 0 <= rate <= MOST_RATE for second, rate in pairs)
     if not good or moments != sorted(set(moments)):
         raise BadInput(
             f"rate_steps = {text!r}: must be seconds of measured time, ascending and below seconds = {seconds:g}, each "
-            "with a rate, e.g. 0:2000,10:6000"
+            f"with {_A_RATE}, e.g. 0:2000,10:6000"
         )
     yield from pairs

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from keyshift.experiment.loads import MOST_RATE
 from keyshift.experiment.scenario import FINITE, Text
 from keyshift.workloads.files import InputFile
 
@@ -26,7 +27,7 @@ class RunPart(Part):
     rate: float = Field(
         default=2000.0,
         gt=0,
-        le=1e9,
+        le=MOST_RATE,
         description=f"events per second offered of the first source, all routers together; {_AUTO}",
     )
     rates: Text = Field(default="", description="events per second of other sources, by name: control:5")

@@ -2,10 +2,10 @@
 started, and of a job when the command comes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyshift.experiment.commands import Requested, Target
+from keyshift.experiment.commands import At, Command, Requested, Target
 from keyshift.experiment.replicas import check_alike, check_fault_now, check_under_order
 from keyshift.experiment.scenario import Change, Map, ScaleTo, target_of
 from keyshift.model.errors import BadInput
@@ -18,14 +18,32 @@ if TYPE_CHECKING:
     from keyshift.experiment.spec import RunSpec
 
 
+def slots_at_first(spec: "RunSpec") -> dict[str, int]:
+    """The slots of each stage that are provisioned when its job begins: all that are needed at any time, unless its
+    strategy provisions others by a restart.
+    """
+    return spec.slots_of if spec.point().restarts else spec.tasks
+
+
+def rehearse(script: Iterable[At[Command]], job: "Rehearsal") -> None:
+    """Raise BadInput if ``job`` could not do what the commands of ``script`` ask of it."""
+    for at_s, asked in script:
+        try:
+            asked.carry_out(job)
+        except BadInput as error:
+            raise BadInput(f"script: {asked} at {at_s:g} s: {error}") from None
+
+
 class Rehearsal:
     """What commands may do with a job of ``spec``. Each raises BadInput, and changes nothing, if it is not possible.
+    ``most``: slots of each stage that a restart may lead to.
 
     Here nothing happens but what is raised; ``lab.controls.JobControls`` does it, in the thread that controls the job.
     """
 
-    def __init__(self, spec: "RunSpec") -> None:
-        self.spec = spec
+    def __init__(self, spec: "RunSpec", most: Mapping[str, int]) -> None:
+        self.spec, self._most = spec, most
+        self._provisioned = {**slots_at_first(spec)}  # the most that there may be so far
 
     @property
     def rate(self) -> float:
@@ -41,12 +59,13 @@ class Rehearsal:
         instead of the job's own. Raises BadInput for another stage, slots that are not there, or a strategy that is
         not possible.
         """
-        name, most, groups = self._stage(stage), self.spec.tasks, self.spec.workload.key_groups
-        if strategy is not None:
-            self._point(strategy, settings or {})
-        wanted = self._change(target, most[name], most[name], restarts=False)
+        name, groups = self._stage(stage), self.spec.workload.key_groups
+        restarts = (self._point(strategy, settings or {}) if strategy else self.spec.point()).restarts
+        wanted = self._change(name, target, self._provisioned[name], restarts)
         begin = Assignment.contiguous(groups, self.spec.slots_of[name])
         target_of(wanted, begin, [1.0] * groups, begin)
+        if restarts:
+            self._provisioned[name] = max(self._provisioned[name], _slots(target))
         return {}  # type: ignore[typeddict-item]
 
     def cancel(self) -> None:
@@ -69,14 +88,15 @@ class Rehearsal:
         """Let something of the job fail now. Raises BadInput for a fault that is not possible with so many replicas."""
         check_fault_now(self.spec.job, fault)
 
-    def _change(self, target: Target, provisioned: int, after_restart: int, restarts: bool) -> Change:
-        most = after_restart if restarts else provisioned
-        wanted = target if isinstance(target, int) else 1 + max(target.values(), default=-1)
+    def _change(self, stage: str, target: Target, provisioned: int, restarts: bool) -> Change:
+        most = self._most[stage] if restarts else provisioned
+        wanted = _slots(target)
         if wanted < 1:
             raise BadInput(f"slots = {target}: must be a number of slots from 1 to {most}, or slots by key group")
         if wanted > most:
-            remedy = f"start a job with --set slots_max={wanted} to have more"
-            if not restarts and wanted <= after_restart:
+            more = f" --set key_groups={wanted}" if wanted > self.spec.workload.key_groups else ""
+            remedy = f"start a job with --set slots_max={wanted}{more} to have more"
+            if not restarts and wanted <= self._most[stage] and self._may_restart():
                 remedy += ", or plan with strategy stop_restart"
             raise BadInput(f"slots = {wanted}: {most} are provisioned in this job; {remedy}")
         return ScaleTo(target) if isinstance(target, int) else Map(target, most)
@@ -95,6 +115,13 @@ class Rehearsal:
             )
         return point
 
+    def _may_restart(self) -> bool:
+        try:
+            self._point("stop_restart", {})
+        except BadInput:
+            return False
+        return True
+
     def _stage(self, name: str | None) -> str:
         known = [stage.name for stage in self.spec.workload.stages]
         if name is None and len(known) > 1:
@@ -102,3 +129,8 @@ class Rehearsal:
         if name is not None and name not in known:
             raise unknown("stage", name, known)
         return name or known[0]
+
+
+def _slots(target: Target) -> int:
+    """How many slots there have to be for ``target``."""
+    return target if isinstance(target, int) else 1 + max(target.values(), default=-1)

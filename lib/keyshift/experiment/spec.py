@@ -14,7 +14,7 @@ from typing import Any
 from keyshift.experiment.loads import check_events, check_injectors, check_sources, loads_of, routers_of
 from keyshift.experiment.parameters import DEFAULTS, declared, owner_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
-from keyshift.experiment.possible import Rehearsal
+from keyshift.experiment.possible import Rehearsal, rehearse
 from keyshift.experiment.replicas import NOTHING_MOVES, check_replicas, check_under_order, deaths_of, nothing_moves
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, target_of
 from keyshift.model.errors import BadInput, PlanRejected
@@ -45,6 +45,7 @@ class RunSpec:
     scenario: ScenarioPart
     autoscaler: AutoscalerPart
     unsettled: tuple[str, ...] = ()  # of OF_AUTO, what is to be chosen before it begins; until then the default
+    lasts: bool = False  # until it is stopped, whatever ``run`` says of seconds
 
     def __post_init__(self) -> None:
         run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
@@ -67,8 +68,8 @@ class RunSpec:
             raise BadInput(
                 f"workload = {self.workload.name}: stage {', '.join(timed)} uses time, and only the first may yet"
             )
-        if run.verify == SNAPSHOTS and not job.takes_snapshots:
-            raise BadInput(f"verify = {run.verify}: no snapshots are taken; set snapshot_s, and no replicas")
+        if run.verify == SNAPSHOTS and (why := _without_snapshots(self)):
+            raise BadInput(f"verify = {run.verify}: {why}")
         least, most = self.autoscaler.slots_min, self.slots_most
         for name, slots in self.slots_of.items():
             if scenario.trigger == "auto" and not least <= slots <= most:
@@ -92,7 +93,7 @@ class RunSpec:
             for requested in self.changes:
                 groups = target_of(requested, groups, [1.0] * key_groups, begin)
         _require_plans(self)
-        _rehearse(self)
+        rehearse(scenario.commands(), Rehearsal(self, self.tasks))
 
     def _check_ordering(self) -> None:
         """Raise BadInput for what is not possible where slots work in turns, or is not yet."""
@@ -118,9 +119,14 @@ class RunSpec:
         check_under_order(self.job, self.strategy.name, self.point())
         stages = [stage.name for stage in self.workload.stages]
         if protocol.leads and self.scenario.trigger != NOTHING_MOVES and self.moving != stages[-1:]:
+            said, remedy = f"stage = {', '.join(self.moving)}", f"set stage = {stages[-1]}"
+            if (trigger := self.scenario.trigger) in ("auto", "script"):
+                said = f"trigger = {trigger}, which may move all stages"
+                remedy = f"set trigger = scale and stage = {stages[-1]}"
+                remedy += ", and leave script out" if trigger == "script" else ""
             raise BadInput(
-                f"ordering = {name} with stage = {', '.join(self.moving)}: leaders order the rows of each slot by "
-                f"themselves, so a stage in front of another one cannot move; set stage = {stages[-1]}"
+                f"ordering = {name} with {said}: leaders order the rows of each slot by themselves, so a stage in "
+                f"front of another one cannot move; {remedy}"
             )
         if self.job.takes_snapshots and len(stages) > 1:
             raise BadInput(
@@ -165,8 +171,8 @@ class RunSpec:
                     f"fault = {text} with stage = {self.scenario.stage}: {' and '.join(self.moving)} come to "
                     f"{fault.phase!r} at the same time, and each would be hit; name one stage"
                 )
-            if fault.phase == "snapshot" and not job.takes_snapshots:
-                raise BadInput(f"fault = {text}: no snapshots are taken; set snapshot_s, and no replicas")
+            if fault.phase == "snapshot" and (why := _without_snapshots(self)):
+                raise BadInput(f"fault = {text}: {why}")
             if fault.phase == "batch" and job.batch_s >= run.load_s:
                 raise BadInput(
                     f"fault = {text}: no batch of Spark ends in {run.load_s:g} s; lower batch_s = {job.batch_s:g}"
@@ -313,14 +319,13 @@ class RunSpec:
         return names | flat
 
 
-def _rehearse(spec: RunSpec) -> None:
-    """Raise BadInput if the job could not do what the script asks of it."""
-    job = Rehearsal(spec)
-    for at_s, asked in spec.scenario.commands():
-        try:
-            asked.carry_out(job)
-        except BadInput as error:
-            raise BadInput(f"script: {asked} at {at_s:g} s: {error}") from None
+def _without_snapshots(spec: RunSpec) -> str:
+    """Why no snapshot is taken, and what helps; empty if some are."""
+    if not spec.job.takes_snapshots:
+        return "no snapshots are taken; set snapshot_s, and no replicas"
+    if not spec.lasts and spec.job.snapshot_s >= spec.run.load_s:
+        return f"no snapshot is taken in {spec.run.load_s:g} s; lower snapshot_s = {spec.job.snapshot_s:g}"
+    return ""
 
 
 def _require_plans(spec: RunSpec) -> None:
@@ -342,8 +347,11 @@ def _require_plans(spec: RunSpec) -> None:
     parcel_of(type(spec.workload))
 
 
-def make_spec(values: Mapping[str, Any]) -> RunSpec:
-    """The spec with these values, by name, over the defaults. Raises BadInput, one line, naming value and remedy."""
+def make_spec(values: Mapping[str, Any], lasts: bool = False) -> RunSpec:
+    """The spec with these values, by name, over the defaults. Raises BadInput, one line, naming value and remedy.
+
+    ``lasts``: of a job that runs until it is stopped.
+    """
     names = {part: str(values.get(part, name)) for part, name in DEFAULTS.items()}
     workload, backend = workloads.get(names["workload"]), backends.of_library(names["backend"])
     strategy = strategies.get(names["strategy"])
@@ -378,4 +386,5 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
         made(ScenarioPart, given["scenario"]),
         made(AutoscalerPart, given["autoscaler"]),
         unsettled,
+        lasts,
     )

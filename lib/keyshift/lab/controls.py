@@ -12,15 +12,15 @@ from keyshift.wire.faults import Fault
 
 
 class JobControls(Rehearsal):
-    """The controls of the job ``system``, in ``run``. ``migrate`` requests what was proposed. ``most``: slots of each
-    stage that a restart may lead to.
+    """The controls of the job ``system``, in ``run``. ``migrate`` requests what was proposed. ``most``: see
+    ``Rehearsal``.
     """
 
     def __init__(
         self, run: RunLoop, system: LiveSystem, migrate: Callable[[Proposal], Migration], most: Mapping[str, int]
     ) -> None:
-        super().__init__(run.spec)
-        self._run, self._system, self._migrate, self._most = run, system, migrate, most
+        super().__init__(run.spec, most)
+        self._run, self._system, self._migrate = run, system, migrate
 
     @property
     def rate(self) -> float:
@@ -33,7 +33,7 @@ class JobControls(Rehearsal):
         """Plan a migration and request it. Nothing changes between the check, the plan and the request."""
         name, point = self._stage(stage), self._point(strategy, settings or {}) if strategy else None
         provisioned = self._system.status()["stages"][name]["provisioned"]
-        wanted = self._change(target, provisioned, self._most[name], (point or self.spec.point()).restarts)
+        wanted = self._change(name, target, provisioned, (point or self.spec.point()).restarts)
         proposal = self._system.plans.propose(name, wanted, point)
         migration = self._migrate(proposal)
         return {**migration, "steps": proposal.steps_as_json()}

@@ -12,6 +12,7 @@ from typing import Protocol
 from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.parts import JobPart
+from keyshift.experiment.possible import slots_at_first
 from keyshift.experiment.replicas import moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import SNAPSHOTS, RunSpec
@@ -176,8 +177,7 @@ def job_config(
     ``backend``: its settings, as served.
     """
     backend = backend or backends.get(spec.backend.name).settings(**spec.backend.settings)
-    tasks = spec.slots_of if spec.point().restarts else spec.tasks
-    (stage, slots), *onward = tasks.items()
+    (stage, slots), *onward = slots_at_first(spec).items()
     return JobConfig(
         job=name,
         attempt=0,

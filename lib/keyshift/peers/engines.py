@@ -110,7 +110,7 @@ def measure_rates_beside_engines(
             f"{SUSTAINED_P99_MS:g} ms, at any rate"
         )
     given = {**common, "trigger_s": NOTHING_MOVES["trigger_s"]}
-    ours = specs_to_search(points, given)
+    ours = specs_to_search(points, given, bisections)
     specs = {spec.peer: _still(spec) for spec in _specs(engines, given, profile, checkpoint_s)}
     every = {**ours, **specs}
     require_possible_here([*every.values()], profile, _also(engines), load_s(every, bisections), searched=True)
@@ -138,6 +138,8 @@ def _specs(engines: Collection[str], common: Common, profile: str, checkpoint_s:
     for name in engines:
         if name not in ENGINES:
             raise BadInput(f"engines: {name!r} is not known; there are {', '.join(ENGINES)}")
+        if name in [spec.peer for spec in specs]:
+            raise BadInput(f"engines: {name!r} is there twice; leave one out")
         if place.services != "embedded" or place.spark.on_kubernetes:
             raise BadInput(
                 f"profile = {profile!r}: {name} is started beside the embedded services and a Spark of this machine: "

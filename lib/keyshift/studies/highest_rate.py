@@ -18,6 +18,7 @@ from keyshift.studies.study import Points, Study, specs_of
 
 NOTHING_MOVES = {"trigger": "none", "trigger_s": 0.0}  # in any point
 BISECTIONS = 3  # of the factor 2 between a rate that is sustained and one that is not
+MOST_BISECTIONS = 20  # then a rate is known to within a millionth of it
 _TRIED = ["point", "run", "events/s", "offered in time", "sustained", "P50 of a second (ms)", "P99 of a second (ms)"]
 
 
@@ -82,15 +83,17 @@ def measure_highest_rates(
     ``bisections``, the finer. Raises BadInput, before anything is started, for a point that is not possible or moves
     something, and KeyshiftError if all died or none is correct; one that dies does not stop the others.
     """
-    specs = specs_to_search(points, common or {})
+    specs = specs_to_search(points, common or {}, bisections)
     study = RateStudy.of(specs)
     add_highest_rates(study, specs, profile, bisections)
     study.require_good()
     return study
 
 
-def specs_to_search(points: Points, common: Mapping[str, Any]) -> dict[str, RunSpec]:
+def specs_to_search(points: Points, common: Mapping[str, Any], bisections: int) -> dict[str, RunSpec]:
     """The specs of ``points``, by their names; see ``measure_highest_rates``. Raises BadInput."""
+    if not 0 <= bisections <= MOST_BISECTIONS:
+        raise BadInput(f"bisections = {bisections}: must be a number from 0 to {MOST_BISECTIONS}")
     specs = specs_of(points, {**NOTHING_MOVES, **common})
     for name, spec in specs.items():
         once = spec.run.rate_steps or spec.run.events or spec.unsettled

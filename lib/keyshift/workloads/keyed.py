@@ -19,6 +19,8 @@ from keyshift.model.keys import MAX_UNITS, SomeUnits, hash_keys, units_of
 DRAWN_WITH = ("key_groups", "seed", "keys", "skew")  # what the keys of ``Keyed`` depend on
 WORD = 8  # bytes of the count, and of the key, at the beginning of a payload
 INDEX_BYTES = 32  # of a key, in each process that has to know which keys there are
+MOST_DELAY_MS = 86_400_000  # a day
+MOST_MS = 365 * MOST_DELAY_MS  # of windows and gaps: times have 64 bits of microseconds
 _UNIT_BYTES = (1 << 31) - 1  # of payloads in a unit: Arrow's offsets within a column have 32 bits
 _FEW_KEYS = 1 << 22  # that are counted by their units in a moment
 _MOST_KEYS = 1 << 53  # of more a draw, which has so many bits, would leave some out

@@ -24,7 +24,7 @@ from keyshift.state import UnitState
 from keyshift.state.timers import EVENT
 from keyshift.workloads import files
 from keyshift.workloads.contract import KeyedStage, Operator, Source
-from keyshift.workloads.keyed import Grouped, KeyDraw
+from keyshift.workloads.keyed import MOST_MS, Grouped, KeyDraw
 from keyshift.workloads.operators import ResultMaker
 from keyshift.workloads.tables import RESULT, Tables
 from keyshift.workloads.times import Times
@@ -226,7 +226,9 @@ class WordCount(Grouped):
     skew: float = Field(
         default=0.8, ge=0, le=10, description="Zipf exponent over key groups, if there is no text; 0 is uniform"
     )
-    window_ms: int = Field(default=0, ge=0, description="length of a window, in milliseconds; 0: count in all")
+    window_ms: int = Field(
+        default=0, ge=0, le=MOST_MS, description="length of a window, in milliseconds; 0: count in all"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -86,6 +86,14 @@ def test_a_plan_answers_with_its_steps_and_then_begins(job, client):
     assert step["moves"] == [{"unit": 0, "source": 0, "destination": 1}]
 
 
+def test_settings_of_a_query_may_be_repeated(client):
+    answer = client.post("/plan?strategy=chunked&target=4&settings=size=2&settings=order=reverse")
+    assert answer.status_code == 202, answer.json()
+    assert [len(step["moves"]) for step in answer.json()["steps"]] == [4, 4]
+    units = [[move["unit"] for move in step["moves"] if move["source"] == 0] for step in answer.json()["steps"]]
+    assert units[0] > units[1]
+
+
 def test_each_stage_of_a_chain_is_scaled_planned_and_told_of(chain):
     client = client_of(chain)
     for answer in (client.post("/scale?slots=3"), client.post("/plan", json={"strategy": "fluid", "target": 3})):
@@ -143,6 +151,10 @@ def test_rate_cancel_and_fault(job, client):
         ("/plan", {"strategy": "fluid", "target": 3, "stage": "nope"}, 400, "unknown stage 'nope'"),
         ("/plan", {"strategy": "fluid", "target": {"99": 1}}, 400, "99"),
         ("/rate?rate=-1", None, 400, "rate = '-1': input should be greater than 0"),
+        ("/plan?strategy=chunked&target=3&settings=size=0", None, 400, "size = 0"),
+        ("/scale?slots=3&slots=4", None, 400, "slots is given twice, as '3' and as '4'; leave one out"),
+        ("/scale?slots=3", {"slots": 4}, 400, "slots is given twice, in the query and in the body; leave one out"),
+        ("/plan?settings=size=2", {"strategy": "chunked", "target": 3, "settings": {}}, 400, "settings is given twice"),
         ("/plan", [3], 400, "the body must be a JSON object, not [3]"),
         ("/fault?fault=kill:slot@3", None, 400, "one that is asked for happens now, without @; for example kill:slot"),
         ("/fault?fault=kill:source", None, 400, "source is hit in a phase only; now can be hit slot, coordinator"),

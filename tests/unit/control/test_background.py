@@ -34,6 +34,7 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import locked
 from keyshift.lab import environment
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, RunsElsewhere, ServiceUnavailable
+from keyshift.program import GoesOn
 from keyshift.progress import silent
 from keyshift.services import processes
 from keyshift.services import stack as stacks
@@ -331,6 +332,24 @@ def test_what_is_asked_in_words_is_checked_by_the_job_alone(monkeypatch, tmp_pat
         told = json.loads(line)
         assert (told["outcome"], told["planned_steps"]) == ("complete", 2)
         server.stop()
+
+
+@pytest.mark.parametrize(
+    ("asked", "where", "words"),
+    [
+        (["scale", "--slots", "4"], "await_migration", "job one goes on with what it was asked for: `keyshift job"),
+        (["cancel"], "Client.ask", "job one goes on with what it was asked for: "),
+        (["stop"], "stop_job", "job one goes on to its verdict: `keyshift job stop one` waits for it again"),
+        (["stop"], "await_end", "job one goes on to its verdict: "),
+    ],
+)
+def test_an_interrupt_of_who_waits_for_a_job_says_that_the_job_goes_on(jobs, monkeypatch, asked, where, words):
+    jobs.write(file_of("one"))
+    monkeypatch.setattr(Client, "ask", lambda *_: {"number": 0})
+    monkeypatch.setattr(client_module, "stop_job", lambda *_: {})
+    monkeypatch.setattr(f"{client_module.__name__}.{where}", mock.Mock(side_effect=KeyboardInterrupt))
+    told = CliRunner().invoke(app, ["job", *asked]).exception
+    assert isinstance(told, GoesOn) and str(told).startswith(words)
 
 
 def process_of(monkeypatch, script):

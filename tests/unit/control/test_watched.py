@@ -134,8 +134,8 @@ def test_a_script_presses_and_stops_and_its_picture_is_one_that_changes(job, loa
 
 
 def test_what_the_job_refuses_ends_a_script_and_the_job(job):
-    with pytest.raises(BadInput, match="slots = 9"):
-        play(job, VALUES, ["0: scale 9"], 5)
+    with pytest.raises(BadInput, match="fault = restart:minio: not here"):
+        play(job, VALUES, ["0: fault restart:minio"], 5)
     assert not job.runs and job.live.state == "ended"
 
 
@@ -146,12 +146,28 @@ def test_what_the_job_refuses_ends_a_script_and_the_job(job):
         ({}, ["6: cancel", "2: cancel"], 5, "seconds = 5: must be above 6"),
         ({}, [], 0, "seconds = 0: must be above 0"),
         ({}, [], 1e9, "at most 3600"),
+        ({}, ["1: cancel", "2: scale 9"], 5, "^script: scale 9 at 2 s: slots = 9: 4 are provisioned"),
+        ({}, ["2: scale 3 countr"], 5, "^script: scale 3 countr at 2 s: unknown stage 'countr': did you mean"),
+        ({}, ["2: plan meces 3"], 5, "^script: plan meces 3 at 2 s: strategy = meces: cuts a key group into bins"),
+        ({}, ["2: fault kill:replica"], 5, "^script: fault kill:replica at 2 s: .* no replicas"),
+        ({}, ["2: plan stop_restart 17"], 5, "slots = 17: 16 are provisioned"),
+        ({}, ["2: plan stop_restart 8", "3: scale 9"], 5, "^script: scale 9 at 3 s: slots = 9: 8 are provisioned"),
     ],
 )
 def test_a_script_that_is_not_possible_starts_nothing(job, values, script, seconds, words):
     with pytest.raises(BadInput, match=words):
         play(job, VALUES | values, script, seconds)
-    assert not job.runs
+    assert not job.runs and not hasattr(job, "live")
+
+
+def test_a_script_may_lead_to_more_slots_by_a_restart_and_use_them_from_then_on(job, load):
+    def look(job):
+        assert wait_until(lambda: "under way" not in outcomes(job), DEADLINE_S)
+        load.passes()
+
+    script = ["1: plan stop_restart 8", "2: scale 3", "3: plan fluid 0:7"]
+    assert play(job, VALUES, script, 4, look).status == "ok"
+    assert outcomes(job) == ["complete"] * 3
 
 
 def test_a_job_that_dies_ends_its_script_with_how_it_ended(job):

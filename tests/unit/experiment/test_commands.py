@@ -66,7 +66,8 @@ TWICE = "4: fault; 8: fault kill:slot"
         ({"trigger": "script", "script": "4: scale"}, "'scale': must be `scale <slots> .stage.`"),
         ({"trigger": "script", "script": "4: scale four"}, "script '4: scale four': slots = 'four': input should be"),
         ({"trigger": "script", "script": "soon: cancel"}, "script 'soon: cancel': must be a second and a command"),
-        ({"trigger": "script", "script": "-1: cancel"}, "its second must be from 0 to 3600"),
+        ({"trigger": "script", "script": "-1: cancel"}, "its second must be a number from 0 on"),
+        ({"trigger": "script", "script": "inf: cancel"}, "its second must be a number from 0 on"),
         ({"trigger": "script", "script": "cancel"}, "script 'cancel': must be a second"),
         ({"trigger": "script", "script": "99: cancel"}, "cancel at 99 s is not before the end, seconds = 24"),
         ({"trigger": "script", "script": "9: cancel", "stage": "all"}, "trigger = script may move all stages"),
@@ -81,6 +82,7 @@ TWICE = "4: fault; 8: fault kill:slot"
                 ("scale 3", "stage is missing: this job has map, counter", MAP_AND_COUNTER),
                 ("plan fluid 9 counter", "slots = 9: 4 are provisioned", {}),
                 ("plan fluid 0:7", "slots = 8: 4 are provisioned", {}),
+                ("plan fluid 4", "slots = 4: 2 are provisioned", {"strategy": "stop_restart"}),
                 ("plan fluid 500:1", "unit 500 is unknown: units are 0 to 127", {}),
                 ("plan fluid 3 szie=2", "unknown setting 'szie': did you mean 'size'", {}),
                 ("plan lazy 3", "ordering = live_robin with strategy = lazy", {"ordering": "live_robin"}),
@@ -95,6 +97,16 @@ TWICE = "4: fault; 8: fault kill:slot"
 def test_a_script_that_is_none_is_refused(values, words):
     with pytest.raises(BadInput, match=words):
         make_spec(values)
+
+
+def test_a_script_may_be_as_long_as_its_run():
+    spec = make_spec({"trigger": "script", "script": "7200: scale 3", "seconds": 7300})
+    assert spec.scenario.commands() == [(7200.0, Scale(slots=3))]
+
+
+def test_what_a_restart_has_provisioned_is_there_for_what_comes_behind_it():
+    script = "4: scale 4; 8: plan fluid 2; 12: plan fluid 0:3"
+    assert make_spec({"strategy": "stop_restart", "trigger": "script", "script": script})
 
 
 def test_a_script_may_change_the_rate_of_a_source_beside_one_that_has_steps():

@@ -177,6 +177,8 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("fault=kill:slot@4,kill:slot@12", "dies 2 times", "raise recoveries"),
         ("fault=kill:slot@snapshot", "no snapshots are taken", "set snapshot_s"),
         ("verify=snapshots", "no snapshots are taken", "set snapshot_s"),
+        ("fault=kill:slot@snapshot snapshot_s=28", "no snapshot is taken in 28 s", "lower snapshot_s = 28"),
+        ("verify=snapshots snapshot_s=60", "verify = snapshots: no snapshot is taken in 28 s", "lower snapshot_s = 60"),
         ("verify=all", "'all'", "'end' or 'snapshots'"),
         ("fault=kill:source@align,stop:destination@drain:1s", "only one of them", "at a time"),
         ("fault=restart:zookeeper@drained", "zookeeper has the phases prepare, switch, align", "batch, or seconds"),
@@ -285,6 +287,18 @@ def test_no_number_of_a_run_may_be_infinite():
 def test_what_no_clock_or_counter_has_is_refused(name):
     with pytest.raises(BadInput, match=f"^{name} = 1000000000000.0: input should be less than or equal to"):
         make_spec({name: 1e12})
+
+
+def test_a_job_that_lasts_takes_snapshots_as_seldom_as_it_is_told():
+    assert live_spec({"verify": "snapshots", "snapshot_s": 60}).job.snapshot_s == 60
+    assert make_spec({"snapshot_s": 60}).job.snapshot_s == 60, "nothing counts on one"
+
+
+def test_a_window_of_words_is_a_year_at_the_most():
+    year_ms = 365 * 86_400_000
+    assert make_spec({"workload": "wordcount", "window_ms": year_ms}).workload.window_us == year_ms * 1000
+    with pytest.raises(BadInput, match=f"^window_ms = {year_ms + 1}: input should be less than or equal to {year_ms}"):
+        make_spec({"workload": "wordcount", "window_ms": year_ms + 1})
 
 
 @pytest.mark.parametrize("fault", ["kill:slot@4", "restart:kafka@4", "restart:minio@snapshot:2s"])
@@ -542,6 +556,7 @@ def test_what_results_have_no_place_for_is_refused_before_anything_is_started(re
 
 
 ORDERED = {"ordering": "live_robin"}
+LED_CHAIN = {"ordering": "kazoo", "workload": "chain"}
 
 
 @pytest.mark.parametrize(
@@ -549,7 +564,12 @@ ORDERED = {"ordering": "live_robin"}
     [
         ({"ordering": "robin"}, "unknown order protocol 'robin': .*known: none, live_robin, time_merge, kazoo"),
         ({"ordering": "kazoo", "snapshot_s": 5}, "kazoo with snapshot_s = 5: .*; set snapshot_s = 0, or replicas = 2$"),
-        ({"ordering": "kazoo", "workload": "chain", "stage": "counter-1"}, "stage = counter-1: .*; set stage = "),
+        (LED_CHAIN | {"stage": "counter-1"}, "stage = counter-1: .*; set stage = counter-2$"),
+        (LED_CHAIN | {"trigger": "auto"}, "with trigger = auto, .*; set trigger = scale and stage = counter-2$"),
+        (
+            LED_CHAIN | {"trigger": "script", "script": "4: cancel"},
+            "with trigger = script, .*; set trigger = scale and stage = counter-2, and leave script out$",
+        ),
         ({"ordering": "kazoo", "session_ms": 19}, "session_ms = 19: .*greater than or equal to 20"),
         (ORDERED | {"heartbeat_ms": 0}, "heartbeat_ms = 0: "),
         (ORDERED | {"heartbeat_ms": 19}, "heartbeat_ms = 19: an epoch cannot be shorter than .*frame_ms = 20"),

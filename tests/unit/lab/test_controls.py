@@ -30,3 +30,18 @@ def test_a_stage_goes_to_as_many_slots_as_it_has_or_to_more_with_a_restart():
     ]:
         with pytest.raises(BadInput, match=words):
             made.move(stage, slots, strategy)
+
+
+@pytest.mark.parametrize(
+    ("values", "slots", "advice"),
+    [
+        ({}, 5, "--set slots_max=5 to have more, or plan with strategy stop_restart"),
+        ({"ordering": "live_robin", "snapshot_s": 0}, 5, "--set slots_max=5 to have more"),
+        ({"strategy": "meces"}, 5, "--set slots_max=5 to have more"),
+        ({"key_groups": 64}, 64, "--set slots_max=64 to have more"),
+        ({"key_groups": 64}, 500, "--set slots_max=500 --set key_groups=500 to have more"),
+    ],
+)
+def test_whoever_asks_for_too_many_slots_is_told_what_helps(values, slots, advice):
+    with pytest.raises(BadInput, match=f"; start a job with {advice}$"):
+        controls(**{"slots_max": 4, **values}).move(None, slots)

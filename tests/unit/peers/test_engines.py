@@ -54,6 +54,7 @@ def nothing_starts(monkeypatch):
     [
         ({"one": {"strategy": "fluidd"}}, {}, [], "fluidd"),
         (FLUID, {}, ["spark_state", "flink"], "'flink' is not known; there are spark_state, spark_restart, flink_rest"),
+        (FLUID, {}, ["spark_state", "spark_state"], "'spark_state' is there twice; leave one out"),
         (FLUID, {"trigger": "shuffle", "affected": 4}, ["spark_restart"], "a job of Spark is compared with trigger"),
         (FLUID, {"state_bytes": 1 << 20, "keys": 200}, ["spark_state", "flink_restart"], "Flink's task manager"),
         (FLUID, {"to_slots": 2}, ["spark_state", "spark_restart"], "to_slots = 2: spark_restart needs another number"),

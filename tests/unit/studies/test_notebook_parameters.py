@@ -55,6 +55,20 @@ BEFORE_LATER = {"rate": "auto", "later_s": 2.0}
         ("incidents/06_scaled_in_too_early", {"rate": "auto"}, "to which the load goes back behind the burst"),
         ("hybrid/04_parallelism", {"rate": "auto"}, "rate a number to begin with"),
         ("hybrid/04_parallelism", {"work_us": {"maps": 10.0}}, "'maps' is no kind of stage; there are map and counter"),
+        *(("hybrid/04_parallelism", {"bisections": n}, f"bisections = {n}: must be .* from 0 to 20") for n in (-1, 21)),
+        *(
+            ("meces/01_on_demand", {"bins": bins}, "bins = .*: name at least one number from 1")
+            for bins in ([], [16, 0])
+        ),
+        ("megaphone/01_domains_and_bins", {"share": 0.0}, "share = 0.0: must be a share of the key groups"),
+        ("megaphone/01_domains_and_bins", {"share": 1.01}, "share = 1.01: must be a share of the key groups"),
+        ("compare/05_engines", {"search_s": -1.0}, "search_s = -1.0: must be seconds, or 0"),
+        ("compare/05_engines", {"engines": ["spark_state"] * 2}, "engines: 'spark_state' is there twice"),
+        (
+            "spacker/02_chunk_and_copies",
+            {"exchanges": [32, 4]},
+            r"exchanges = \[32, 4\]: name pairs .* as \[\[32, 4\]\]",
+        ),
         ("spacker/05_dynamic", {"scalings": []}, r"scalings = \[\]: name at least one number"),
         ("spacker/05_dynamic", {"scalings": ["back"]}, "trigger = 'back': input should be 'scale', 'shuffle'"),
         ("spacker/05_dynamic", {"scalings": ["zipf:2"]}, "scalings: 'zipf:2' is the first: .* affected_slots"),

@@ -15,6 +15,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import units_of
 from keyshift.state.memory import MemoryState
+from keyshift.workloads.keyed import MOST_DELAY_MS, MOST_MS
 from keyshift.workloads.nexmark import Nexmark
 from keyshift.workloads.nexmark.operators import ROW, TAKEN, FoldOperator
 from keyshift.workloads.nexmark.queries import QUERIES
@@ -99,6 +100,11 @@ def test_events_have_the_published_proportions_of_hot_auctions_and_persons_price
         ({"query": "q12"}, "query = 'q12': unknown query 'q12': did you mean 'q2'? known: q1, q2, q3, q4, q5, q6, q7,"),
         ({"query": "q9"}, "query = 'q9': unknown query 'q9'"),
         ({"window_ms": 0}, "window_ms = 0: input should be greater than or equal to 1 (length of"),
+        ({"window_ms": MOST_MS + 1}, "window_ms = 31536000001: input should be less than or equal to 31536000000"),
+        ({"slide_ms": MOST_MS + 1}, "slide_ms = 31536000001: input should be less"),
+        ({"gap_ms": MOST_MS + 1}, "gap_ms = 31536000001: input should be less"),
+        ({"auction_ms": MOST_MS + 1}, "auction_ms = 31536000001: input should be less"),
+        ({"delay_ms": MOST_DELAY_MS + 1}, "delay_ms = 86400001: input should be less than or equal to 86400000"),
         ({"gap_ms": 0}, "gap_ms = 0: input should be greater than or equal to 1"),
         ({"session_bids": 0}, "session_bids = 0: input should be greater than or equal to 1"),
         ({"dilation": 0.5}, "dilation = 0.5: input should be greater than or equal to 1"),
@@ -110,6 +116,18 @@ def test_an_unknown_query_and_a_window_that_cannot_be_are_refused_in_one_line(ch
     with pytest.raises(BadInput) as refused:
         make_spec({"workload": "nexmark"} | change)
     assert str(refused.value).startswith(begin) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("query", TIMED)
+def test_the_longest_times_fit_into_what_timers_have(query):
+    longest = dict.fromkeys(("window_ms", "slide_ms", "gap_ms", "auction_ms"), MOST_MS) | {"delay_ms": MOST_DELAY_MS}
+    workload, now_us = make(query=query, **longest), 18 * 10**14
+    [source], stage = workload.sources, workload.stages[0]
+    events = source.mapped(source.partition(0).take(now_us + np.arange(5000)))
+    operator, state = stage.operator(), MemoryState(stage.operator().state_schema)
+    rows = zip(*(events[name].to_pylist() for name in stage.events.names), strict=True)
+    operator.process(slot_events(stage.events, list(rows)), lambda unit: state)
+    assert len(state.timers) and max(state.timers.export()["time"].to_pylist()) > now_us
 
 
 # -- queries by hand ---------------------------------------------------------------------------------------------------

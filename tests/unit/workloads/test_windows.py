@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from keyshift.state.memory import MemoryState
-from keyshift.state.timers import EVENT
+from keyshift.state.timers import EVENT, PROCESSING
+from keyshift.workloads.keyed import MOST_DELAY_MS, MOST_MS
 from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount import EVENTS, LATE_BY, WindowCount
 from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
@@ -62,12 +63,24 @@ class OneUnit:
 
 @pytest.mark.parametrize(
     "change",
-    [{"window_ms": 0}, {"delay_ms": -1}, {"late_share": 1.1}, {"late_share": -0.1}, {"idle_ms": -1}, {"keys": 0}],
+    [
+        *({"window_ms": 0}, {"delay_ms": -1}, {"late_share": 1.1}, {"late_share": -0.1}, {"idle_ms": -1}, {"keys": 0}),
+        *({"window_ms": MOST_MS + 1}, {"delay_ms": MOST_DELAY_MS + 1}, {"idle_ms": MOST_MS + 1}),
+    ],
     ids=str,
 )
 def test_an_impossible_parameter_is_named(change):
     with pytest.raises(ValidationError, match=next(iter(change))):
         make(**change)
+
+
+def test_the_longest_times_fit_into_what_timers_have():
+    unit, now_ms = OneUnit(window_ms=MOST_MS, delay_ms=MOST_DELAY_MS, idle_ms=MOST_MS), 1.8e12
+    unit.advance(now_ms, now_ms)
+    unit.process(now_ms, (1, now_ms, now_ms))
+    timers = unit.state.timers.export().to_pydict()
+    due = [time for kind, time in zip(timers["kind"], timers["time"], strict=True) if kind in (EVENT, PROCESSING)]
+    assert len(due) == 2 and min(due) > now_ms * MS
 
 
 def test_most_delays_are_regular_and_the_given_share_is_longer():

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from keyshift.registry import unknown
 from keyshift.workloads.contract import KeyedStage, Source
-from keyshift.workloads.keyed import Grouped
+from keyshift.workloads.keyed import MOST_DELAY_MS, MOST_MS, Grouped
 from keyshift.workloads.nexmark import oracle
 from keyshift.workloads.nexmark.queries import MAPS, QUERIES
 from keyshift.workloads.nexmark.source import EVENTS, NexmarkPartition
@@ -34,9 +34,13 @@ class Nexmark(Grouped):
     skew: ClassVar[float] = 0.0  # which auctions and persons are hot changes all the time
 
     query: str = Field(default="q5", description="which query: " + ", ".join(QUERIES))
-    window_ms: int = Field(default=2000, ge=1, description="length of the windows of q5, q7 and q8, in milliseconds")
-    slide_ms: int = Field(default=500, ge=1, description="milliseconds from one window of q5 to the next")
-    gap_ms: int = Field(default=500, ge=1, description="milliseconds without a bid that end a session of q11")
+    window_ms: int = Field(
+        default=2000, ge=1, le=MOST_MS, description="length of the windows of q5, q7 and q8, in milliseconds"
+    )
+    slide_ms: int = Field(default=500, ge=1, le=MOST_MS, description="milliseconds from one window of q5 to the next")
+    gap_ms: int = Field(
+        default=500, ge=1, le=MOST_MS, description="milliseconds without a bid that end a session of q11"
+    )
     session_bids: int = Field(
         default=100_000,
         ge=1,
@@ -44,9 +48,14 @@ class Nexmark(Grouped):
         description="bids of a session of q11 that are told as soon as there are so many; others when it ends",
     )
     delay_ms: int = Field(
-        default=100, ge=0, description="largest delay of an event, in milliseconds; so long windows wait"
+        default=100,
+        ge=0,
+        le=MOST_DELAY_MS,
+        description="largest delay of an event, in milliseconds; so long windows wait",
     )
-    auction_ms: int = Field(default=2000, ge=1, description="how long an auction is open on average, in milliseconds")
+    auction_ms: int = Field(
+        default=2000, ge=1, le=MOST_MS, description="how long an auction is open on average, in milliseconds"
+    )
     dilation: float = Field(
         default=1.0, ge=1, le=1e6, description="event time runs so many times as fast as the clock: long windows close"
     )

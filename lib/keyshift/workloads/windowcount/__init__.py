@@ -17,7 +17,7 @@ from pydantic import Field
 
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.workloads.contract import KeyedStage, Source
-from keyshift.workloads.keyed import DRAWN_WITH, Keyed
+from keyshift.workloads.keyed import DRAWN_WITH, MOST_DELAY_MS, MOST_MS, Keyed
 from keyshift.workloads.times import Times
 from keyshift.workloads.windowcount import oracle
 from keyshift.workloads.windowcount.operator import RESULT_FIELDS, WindowCountOperator
@@ -52,13 +52,21 @@ class WindowCount(Keyed):
     name: ClassVar[str] = "windowcount"
     summary: ClassVar[str] = "count and sum in tumbling event-time windows per key, and tell which keys fall idle"
 
-    window_ms: int = Field(default=500, ge=1, description="length of a window in event time, in milliseconds")
+    window_ms: int = Field(
+        default=500, ge=1, le=MOST_MS, description="length of a window in event time, in milliseconds"
+    )
     delay_ms: int = Field(
-        default=200, ge=0, description="largest regular delay of an event, in milliseconds; so far lags the watermark"
+        default=200,
+        ge=0,
+        le=MOST_DELAY_MS,
+        description="largest regular delay of an event, in milliseconds; so far lags the watermark",
     )
     late_share: float = Field(default=0.01, ge=0, le=1, description="fraction of events delayed by some windows more")
     idle_ms: int = Field(
-        default=1000, ge=0, description="milliseconds without events after which a key is told to be idle; 0: never"
+        default=1000,
+        ge=0,
+        le=MOST_MS,
+        description="milliseconds without events after which a key is told to be idle; 0: never",
     )
 
     @property
