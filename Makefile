@@ -3,7 +3,8 @@
 PYTHON ?= python3
 # An activated conda environment is used instead of .venv with `make run VENV="$CONDA_PREFIX"` (see environment.yml).
 VENV ?= .venv
-# More arguments for pytest (make test ARGS="tests/unit -k plan"), for uv (make lock ARGS=--upgrade) or for a benchmark.
+# More arguments for pytest (make test ARGS="tests/unit -k plan"), for uv (make lock ARGS=--upgrade), for a benchmark, or for
+# `docker build` (make image ARGS="--build-arg GOPROXY=https://...").
 ARGS ?=
 
 BIN := $(VENV)/bin
@@ -98,7 +99,7 @@ lock: ## pin the dependencies after a change in pyproject.toml (all anew: make l
 image: ## build the container image (Docker, or DOCKER=podman)
 	@command -v $(DOCKER) >/dev/null || { \
 		echo "make image needs $(DOCKER) on PATH; cluster/README.md has a way without" >&2; exit 1; }
-	@image=$(IMAGE) && $(DOCKER) build -f cluster/Dockerfile -t "$$image" . && echo "built $$image"
+	@image=$(IMAGE) && $(DOCKER) build -f cluster/Dockerfile -t "$$image" $(ARGS) . && echo "built $$image"
 
 kind: ## try the charts on this machine: a cluster in containers (kind), with everything installed
 	@for tool in $(DOCKER) kind kubectl helm; do command -v $$tool >/dev/null || { \
