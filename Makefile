@@ -16,6 +16,11 @@ UV := uv==0.13.8
 DOCKER ?= docker
 # keyshift:TAG, the TAG from the version of the project and its lock; needs nothing installed.
 IMAGE = keyshift:$$(PYTHONPATH=lib $(PYTHON) -m keyshift.place.image)
+define REQUIRE_PYTHON
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	echo "keyshift needs Python 3.11 or newer; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 | head -n 1)." \
+		"Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+endef
 
 # Every command is a new process, and so is every part of a job: modules are compiled once, whatever the environment.
 unexport PYTHONDONTWRITEBYTECODE
@@ -89,6 +94,7 @@ bench-replication: $(READY) ## 50 deaths under each of two orders, 10 without re
 	@$(BIN)/keyshift batch data/replication/01_deaths-kills.yaml $(ARGS)
 
 lock: ## pin the dependencies after a change in pyproject.toml (all anew: make lock ARGS=--upgrade)
+	@$(REQUIRE_PYTHON)
 	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && \
 	$(PYTHON) -m venv "$$tools" && "$$tools/bin/python" -m pip install -q --disable-pip-version-check $(UV) && \
 	"$$tools/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
@@ -99,6 +105,7 @@ lock: ## pin the dependencies after a change in pyproject.toml (all anew: make l
 image: ## build the container image (Docker, or DOCKER=podman)
 	@command -v $(DOCKER) >/dev/null || { \
 		echo "make image needs $(DOCKER) on PATH; cluster/README.md has a way without" >&2; exit 1; }
+	@$(REQUIRE_PYTHON)
 	@image=$(IMAGE) && $(DOCKER) build -f cluster/Dockerfile -t "$$image" $(ARGS) . && echo "built $$image"
 
 kind: ## try the charts on this machine: a cluster in containers (kind), with everything installed
@@ -129,9 +136,7 @@ clean: ## remove .venv, caches and build leftovers from this folder, and nothing
 # Then Spark's classes are archived, once: each start of Spark takes half the time from then on (docs/performance.md).
 # From nothing, on 2 cores with pip 23.2: 75 to 90 s, 440 MB fetched; and 35 s for the archive, 170 MB.
 $(READY): pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "keyshift needs Python 3.11 or newer; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 | head -n 1)." \
-			"Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(REQUIRE_PYTHON)
 	@echo "Setting up $(VENV): one to three minutes the first time"
 	@[ "$(VENV)" != .venv ] || { [ "$(LEADS_TO)" = "$(CURDIR)" ] && \
 		{ [ -e $@ ] || [ "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" ]; }; } || \

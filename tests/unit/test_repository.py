@@ -354,6 +354,19 @@ def test_in_a_copy_of_a_folder_the_environment_is_set_up_for_the_copy(tmp_path, 
         assert set_up(folder, venv, "3.14.0" if ready == "3.12.1" else "3.12.1") == f"Python {ready}\n"
 
 
+@pytest.mark.parametrize("target", ["image", "lock", ".venv/.keyshift-ready"])
+def test_a_python_that_is_too_old_is_told_and_not_tried(target, tmp_path):
+    checkout(tmp_path)
+    old = tmp_path / "old"
+    old.write_text('#!/bin/sh\n[ "$1" = -c ] || echo "Python 3.10.12"\nexit $(( $# > 1 ))\n')
+    old.chmod(0o755)
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        make(f"PYTHON={old}", "DOCKER=true", target, cwd=tmp_path)
+    words = f"keyshift needs Python 3.11 or newer; '{old}' is: Python 3.10.12. Name another one: make PYTHON=python3.12"
+    assert failed.value.stderr.splitlines()[0] == f"{words} {target}"
+    assert failed.value.stdout == "" and not (tmp_path / ".venv").exists()
+
+
 def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_path):
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")
