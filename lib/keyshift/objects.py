@@ -143,7 +143,8 @@ class Bucket:
             if error.code == "InvalidRange":
                 return Damaged(f"{trouble}: it is shorter in bucket {self._name!r} of {where} than it was written")
             if error.code == "NoSuchBucket":
-                said = f"has no bucket {self._name!r}: create it (`keyshift up` does), or name another"
+                how = "`keyshift up`; in a store of others its own tool, or the image's `bucket`"
+                said = f"has no bucket {self._name!r}: make it ({how}), or name another"
             elif error.code in FULL:
                 said = f"has no space left ({error.code}): delete runs (`keyshift results delete`) or free its disk"
             else:

@@ -423,6 +423,14 @@ def test_a_secured_kafka_and_a_certificate_come_from_secrets_and_the_profile_nam
     assert not [name for name in open_to_all if name.startswith("KEYSHIFT_KAFKA")]
 
 
+def test_the_user_of_kafka_may_be_a_value_where_the_secret_has_the_password_alone():
+    found = manifests("lab", "secured", "--set", "kafkaAccess.user=ann")  # as Strimzi makes it
+    (batch,) = kinds(found, "Job").values()
+    for pod in (one(found, "StatefulSet", f"{RELEASE}-lab")["spec"]["template"], batch["spec"]["template"]):
+        env = environment(pod["spec"]["containers"][0])
+        assert (env["KEYSHIFT_KAFKA_USER"], env["KEYSHIFT_KAFKA_PASSWORD"]) == ("ann", secret_key("my-kafka", "word"))
+
+
 def test_accounts_roles_and_the_token_are_made_unless_given():
     made = manifests("lab", "alone")
     assert set(kinds(made, "ServiceAccount")) == {f"{RELEASE}-driver", f"{RELEASE}-executor"}

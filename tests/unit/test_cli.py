@@ -349,6 +349,18 @@ def test_another_port_of_a_service_that_runs_is_refused(tmp_path):
     assert (done.returncode, done.stderr) == (2, words)
 
 
+def test_services_of_others_are_not_started_and_their_addresses_are_told(tmp_path, monkeypatch):
+    (tmp_path / "far.yaml").write_text("services: {kafka: 'k:1,k:2', zookeeper: 'z:1', minio: 'm:1'}\n")
+    monkeypatch.setenv("KEYSHIFT_PROFILE", str(tmp_path / "far.yaml"))
+    refused, told = (keyshift(command, home=tmp_path) for command in ("up", "status"))
+    addresses = "Kafka at k:1,k:2, ZooKeeper at z:1, store at m:1"
+    words = f"keyshift: the profile of KEYSHIFT_PROFILE names services of others ({addresses}): nothing to start here\n"
+    assert (refused.returncode, refused.stderr) == (2, words) and not (tmp_path / "logs").exists()
+    assert (told.returncode, told.stdout.splitlines()[-1].partition(": ")[2]) == (0, addresses)
+    monkeypatch.delenv("KEYSHIFT_PROFILE")
+    assert keyshift("status", home=tmp_path).stdout.splitlines()[-1] == f"state folder: {tmp_path}"
+
+
 def test_nothing_is_wiped_that_leads_to_what_a_job_has_left_elsewhere(tmp_path, gone):
     (tmp_path / "far.yaml").write_text("services: {kafka: 'k:1', zookeeper: 'z:1', minio: 'm:1'}\n")
     profiles = {"far": str(tmp_path / "far.yaml"), "unknown": str(tmp_path / "none.yaml"), "here": "local"}

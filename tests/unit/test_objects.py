@@ -48,7 +48,7 @@ UNREACHABLE = MaxRetryError(None, "/", ConnectTimeoutError("no route"))
     ("error", "words"),
     [
         (s3_error("SignatureDoesNotMatch"), "refused the credentials (SignatureDoesNotMatch): check the access key"),
-        (s3_error("NoSuchBucket"), "has no bucket 'results': create it (`keyshift up` does)"),
+        (s3_error("NoSuchBucket"), "has no bucket 'results': make it (`keyshift up`; in a store of others its own"),
         (s3_error("XMinioStorageFull"), "has no space left (XMinioStorageFull): delete runs"),
         (s3_error("SlowDown"), "answered SlowDown: so it is"),
         (UNREACHABLE, "does not answer (ConnectTimeoutError): start it with `keyshift up`"),

@@ -305,6 +305,7 @@ PYTHON = """#!/bin/sh
 case "$*" in
     -V) echo "Python {version}" ;;
     "-m venv"*) for folder; do :; done; mkdir -p "$folder/bin" && cp "$0" "$folder/bin/python" ;;
+    "-m keyshift.place.class_archive") exit "${{ARCHIVE_STATUS:-0}}" ;;
 esac
 """  # a stand-in, of which an environment has a copy
 
@@ -352,6 +353,44 @@ def test_in_a_copy_of_a_folder_the_environment_is_set_up_for_the_copy(tmp_path, 
     assert (copy / venv / ".keyshift-ready").read_text() == f"{copy.resolve()}\n"
     for folder, ready in ((first, "3.14.0"), (copy, after)):  # nothing is left to do
         assert set_up(folder, venv, "3.14.0" if ready == "3.12.1" else "3.12.1") == f"Python {ready}\n"
+
+
+def test_classes_are_archived_once_for_each_java_and_set_up_and_again_where_it_failed(tmp_path, monkeypatch):
+    def archives(java: str = "17.0.1", status: int = 0) -> bool:
+        (tmp_path / "java/bin/java").write_text(f"#!/bin/sh\necho 'Java {java}'\n")
+        monkeypatch.setenv("ARCHIVE_STATUS", str(status))
+        return "Archiving" in make(*classes, cwd=tmp_path)
+
+    checkout(tmp_path)
+    classes = f"PYTHON={tmp_path}/3.14.0", "VENV=.venv", "classes"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    assert "Archiving" not in make(*classes, cwd=tmp_path), "there is no Java"
+    (tmp_path / "java/bin").mkdir(parents=True)
+    (tmp_path / "java/bin/java").touch(0o755)
+    assert [archives(status=1), archives(), archives()] == [True, True, False]
+    assert [archives("17.0.2"), archives("17.0.2")] == [True, False]
+    (tmp_path / ".venv/.keyshift-ready").unlink()
+    assert [archives("17.0.2"), archives("17.0.2")] == [True, False]
+
+
+def test_what_starts_spark_has_its_classes_archived_before_and_lint_needs_no_java():
+    commands = {"run": "keyshift notebook", "up": "keyshift up", "test": "pytest", "bench": "bench"}
+    for target, command in commands.items():
+        assert 0 < (shown := make("-n", target)).index("keyshift.place.class_archive") < shown.rindex(command)
+    assert "class_archive" not in make("-n", "lint")
+
+
+@pytest.mark.parametrize("target", ["image", "lock", ".venv/.keyshift-ready"])
+def test_a_python_that_is_too_old_is_told_and_not_tried(target, tmp_path):
+    checkout(tmp_path)
+    old = tmp_path / "old"
+    old.write_text('#!/bin/sh\n[ "$1" = -c ] || echo "Python 3.10.12"\nexit $(( $# > 1 ))\n')
+    old.chmod(0o755)
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        make(f"PYTHON={old}", "VENV=.venv", "DOCKER=true", target, cwd=tmp_path)
+    words = f"keyshift needs Python 3.11 or newer; '{old}' is: Python 3.10.12. Name another one: make PYTHON=python3.12"
+    assert failed.value.stderr.splitlines()[0] == f"{words} {target}"
+    assert failed.value.stdout == "" and not (tmp_path / ".venv").exists()
 
 
 def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_path):

@@ -72,7 +72,11 @@ authorization:
 {{- with .Values.kafkaAccess.existingSecret }}
 {{- $name := required "kafkaAccess.existingSecret.name is empty: with kafkaAccess.sasl it names the Secret with user and password" .name }}
 - name: KEYSHIFT_KAFKA_USER
+{{- with $.Values.kafkaAccess.user }}
+  value: {{ . | quote }}
+{{- else }}
   valueFrom: {secretKeyRef: {name: {{ $name | quote }}, key: {{ .user | quote }}}}
+{{- end }}
 - name: KEYSHIFT_KAFKA_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ $name | quote }}, key: {{ .password | quote }}}}
 {{- end }}

@@ -16,11 +16,13 @@ def up(
     minio_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of MinIO.")] = None,
 ) -> None:
     """Start Kafka, ZooKeeper and MinIO on this machine (loopback only)."""
-    from keyshift.place.profile import load_profile
+    from keyshift.place.profile import VARIABLE, load_profile
     from keyshift.services.jars import jars, require_java
     from keyshift.services.stack import Stack
 
     place = load_profile()
+    if place.services != "embedded":
+        raise BadInput(f"the profile of {VARIABLE} names services of others ({place.services}): nothing to start here")
     wanted = {"kafka": kafka_port, "zookeeper": zookeeper_port, "minio": minio_port}
     ports = {name: port for name, port in wanted.items() if port}
     stack = Stack(ports=ports, session_ms=place.session_ms, nodes=place.nodes)
@@ -76,9 +78,12 @@ def down(
 
 def status(as_json: Json = False) -> None:
     """What runs, where, since when."""
+    from keyshift.place.profile import VARIABLE, load_profile
     from keyshift.services.stack import Stack
 
     stack = Stack()
     print_rows(list(map(asdict, stack.status())), as_json)
     if not as_json:
         typer.echo(f"state folder: {stack.home}")
+        if (services := load_profile().services) != "embedded":
+            typer.echo(f"the profile of {VARIABLE} names services of others instead: {services}")

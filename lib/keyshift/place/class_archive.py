@@ -1,8 +1,8 @@
 """The archive of Spark's classes: what a JVM needs of them, as it has it in memory after they were read and checked.
 
-``make`` does it once, as a part of setting up: a JVM that writes an archive at its end needs a quarter of a minute for
-that, and a run should neither wait for it nor have it beside. The archive has classes of Spark and its libraries, not
-those of the Kafka connector: Spark loads that itself. Only Java and jars as they were then can use it.
+``make`` does it once for each Java, before a run: a JVM that writes an archive at its end needs a quarter of a minute
+for that, and a run should neither wait for it nor have it beside. The archive has classes of Spark and its libraries,
+not those of the Kafka connector: Spark loads that itself. Only Java and jars as they were then can use it.
 """
 
 import os
@@ -101,4 +101,4 @@ if __name__ == "__main__":
     try:
         make(Path(sys.prefix))
     except KeyshiftError as error:  # no reason not to go on: each start of Spark then takes twice as long
-        sys.stderr.write(f"no archive of Spark's classes: {error}\n")
+        sys.exit(f"no archive of Spark's classes: {error}")

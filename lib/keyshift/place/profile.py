@@ -67,6 +67,9 @@ class ServicesProfile(BaseModel):
     secure: bool = Field(default=False, description="TLS to the store")
     redis: Address | Literal[""] = Field(default="", description="for state of `remote` and `hybrid`; empty: none")
 
+    def __str__(self) -> str:
+        return f"Kafka at {self.kafka}, ZooKeeper at {self.zookeeper}, store at {self.minio}"
+
 
 class SparkProfile(BaseModel):
     """Where Spark is. ``executors`` are of a cluster, ``master`` and what has to do with sockets, Flight and ``conf``

@@ -83,12 +83,13 @@ def _end_group(tool: subprocess.Popen[bytes]) -> None:
 
 def detached(command: Sequence[str | Path], log: Path, **how: Any) -> subprocess.Popen[bytes]:
     """Start a process that outlives us, in a session of its own; its output goes to ``log``, that of the last start to
-    ``log``.1: the process before may live, and have more to say. ``how``: as of ``Popen``.
+    ``log``.1: the process before may live, and have more to say. ``how``: as of ``Popen``. Its log and all that it
+    writes is for this user alone, also in a folder that others may enter.
     """
     if log.exists():
         log.replace(log.with_name(log.name + ".1"))
-    with open(log, "wb") as sink:
-        return subprocess.Popen(command, stdout=sink, stderr=sink, start_new_session=True, **how)
+    with open(log, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as sink:
+        return subprocess.Popen(command, stdout=sink, stderr=sink, start_new_session=True, umask=0o077, **how)
 
 
 def launch(command: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log: Path, pid_file: Path) -> None:

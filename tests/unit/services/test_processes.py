@@ -81,3 +81,16 @@ def test_a_process_runs_until_its_last_thread_has_ended():
         assert processes.runs(process) and processes.await_end([process], 0.0) == [process]
         headless.stdin.close()
         assert processes.await_end([process], 60.0) == [] and not process.is_running()
+
+
+def test_what_a_detached_process_writes_is_for_its_user_alone_whoever_may_enter_the_folder(tmp_path):
+    tmp_path.chmod(0o755)
+    command = ["sh", "-c", "mkdir data && echo state > data/topic"]
+    before = os.umask(0o022)
+    try:
+        child = processes.detached(command, tmp_path / "service.log", cwd=tmp_path)
+        assert child.wait(60) == 0 and os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"service.log": 0o600, "data": 0o700, "topic": 0o600}
