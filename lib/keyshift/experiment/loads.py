@@ -10,6 +10,7 @@ from keyshift.workloads import Source, Workload, taken_names, untold
 from keyshift.workloads.event_files import EventFile
 
 MOST_ROUTERS = 64  # of a source
+MOST_RATE = 1e9  # events per second, of a source
 
 
 def loads_of(
@@ -26,7 +27,8 @@ def loads_of(
     first, *others = [source.name for source in sources]
     if rates and not others:
         raise BadInput(f"rates = {rates!r}: {first} is the only source, and its rate is rate = {rate:g}")
-    given = by_name("rates", rates, "source", others, _rate, "a rate from 0 on, e.g. control:5")
+    what = f"a rate from 0 to {MOST_RATE:g}, e.g. control:5"
+    given = by_name("rates", rates, "source", others, float, 0, MOST_RATE, what)
     steps = {
         name: [(warmup_s + second, rate) for second, rate in pairs]
         for name, pairs in _steps(rate_steps, [first, *others], seconds).items()
@@ -39,7 +41,8 @@ def routers_of(sources: Sequence[Source], routers: int, source_routers: str) -> 
     """How many routers read each of ``sources``; see the parameters of these names. Raises BadInput."""
     names = [source.name for source in sources]
     what = f"a number of routers from 1 to {MOST_ROUTERS}, e.g. {names[-1]}:1"
-    return dict.fromkeys(names, routers) | by_name("source_routers", source_routers, "source", names, _routers, what)
+    given = by_name("source_routers", source_routers, "source", names, int, 1, MOST_ROUTERS, what)
+    return dict.fromkeys(names, routers) | given
 
 
 def check_sources(workload: Workload, rate_steps: str, events: float) -> None:
@@ -85,18 +88,6 @@ def check_events(
     file.require(workload, routers)
     for source, schedule in () if load_s is None else schedules_of(workload, routers, loads, load_s):
         file.require_enough(source.name, list(map(int, schedule.total)))
-
-
-def _rate(text: str) -> float:
-    if not 0 <= (rate := float(text)) < math.inf:
-        raise ValueError
-    return rate
-
-
-def _routers(text: str) -> int:
-    if not 1 <= (routers := int(text)) <= MOST_ROUTERS:
-        raise ValueError
-    return routers
 
 
 def _steps(text: str, known: Sequence[str], seconds: float) -> dict[str, list[tuple[float, float]]]:
