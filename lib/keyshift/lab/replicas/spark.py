@@ -5,7 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -27,20 +27,13 @@ from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 from keyshift.wire.faults import stop
 
+if TYPE_CHECKING:
+    from keyshift.place.pods import ExecutorPods
+
 MODULE = "keyshift.lab.replicas.application"
 START_S = 600.0  # in which Spark must have started, and a query must be under way
 STOP_S = 20.0  # in which a query must have stopped: after that its process is ended
 LOOK_S = 0.05
-
-
-class Executors(Protocol):
-    """The executors of a Spark application, where they are not below its process."""
-
-    def delete(self) -> None:
-        """Delete all of them, and wait until none is left. Raises ServiceUnavailable."""
-
-    def delete_one(self, host: str) -> None:
-        """Delete the one at ``host``, or else the first one that lives. Raises ServiceUnavailable."""
 
 
 class Application:
@@ -48,7 +41,7 @@ class Application:
     a ``RunningQuery``. ``isActive``, ``strike`` and ``kill`` are for any thread. ``executors``: those that are pods.
     """
 
-    def __init__(self, config: ApplicationConfig, executors: Executors | None = None) -> None:
+    def __init__(self, config: ApplicationConfig, executors: "ExecutorPods | None" = None) -> None:
         self._config, self._executors = config, executors
         self._ready, self._started = False, False
         self._require_wanted: Callable[[], None] = lambda: None
