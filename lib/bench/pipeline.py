@@ -1,11 +1,8 @@
 """Latency and highest rate of the pipeline, beside the plain job in the same Spark session; its legs."""
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from pyspark.sql import SparkSession
 
 from bench import legs
 from bench.load import Subject, UnmovedJob
@@ -42,26 +39,19 @@ def _spec() -> RunSpec:
     return make_spec({"slots": make_spec({}).scenario.to_slots})
 
 
-@contextlib.contextmanager
-def _spark(cores: int, home: Path, say: Say) -> Iterator[tuple[SparkSession, Path]]:
-    with (
-        local_spark(cores, home, say, {}) as spark,
-        work_folder(home, "bench-") as work,
-    ):
-        yield spark, work
-
-
 def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, say: Say) -> list[Measurement]:
     """Parts a (against the plain job), c (against the frame interval) and d (leg by leg), those of ``parts``."""
     spec = _spec()
     rows: list[Measurement] = []
     if "d" in parts:
-        with _spark(spec.cores, home, say) as (spark, work):
+        with local_spark(spec.cores, home, say, {}) as spark, work_folder(home, "bench-") as work:
             rows += legs.measure(spark, endpoints, spec, work, effort.seconds)
     if not parts & {"a", "c"}:
         return rows
     with contextlib.ExitStack() as stack:
-        spark, work = stack.enter_context(_spark(spec.cores * (2 if "a" in parts else 1), home, say))
+        cores = spec.cores * (2 if "a" in parts else 1)
+        spark = stack.enter_context(local_spark(cores, home, say, {}))
+        work = stack.enter_context(work_folder(home, "bench-"))
 
         def start(kind: type[UnmovedJob] | type[ShortestJob]) -> Subject:
             subject = stack.enter_context(Subject(kind, spark, endpoints, spec, work))

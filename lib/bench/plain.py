@@ -38,3 +38,4 @@ class ShortestJob(PlainJob):
     """The plain job without the operator of the workload, and without state before the first event."""
 
     answering = staticmethod(counting)
+    begin = PlainJob.start

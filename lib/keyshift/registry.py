@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from keyshift.model.errors import BadInput
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
 def unknown(kind: str, name: str, known: list[str]) -> BadInput:
@@ -42,16 +43,17 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def by_name(
-    parameter: str, text: str, kind: str, known: Sequence[str], value: Callable[[str], T], what: str
-) -> dict[str, T]:
-    """Read ``name:value,name:value``, the names of a ``kind`` of things. ``value``: of its text, raises ValueError for
-    one that is not ``what``. Raises BadInput.
+    parameter: str, text: str, kind: str, known: Sequence[str], number: Callable[[str], N], least: N, most: N, what: str
+) -> dict[str, N]:
+    """Read ``name:number,name:number``, the names of a ``kind`` of things. ``what`` says what each number must be, from
+    ``least`` to ``most``. Raises BadInput.
     """
-    found: dict[str, T] = {}
+    found: dict[str, N] = {}
     for part in text.split(",") if text else ():
         name, _, said = part.strip().partition(":")
         try:
-            each = value(said)
+            if not least <= (each := number(said)) <= most:
+                raise ValueError
         except ValueError:
             raise BadInput(f"{parameter} = {text!r}: {part.strip()!r} must be a {kind} and {what}") from None
         require_new(parameter, text, kind, name, known, found)

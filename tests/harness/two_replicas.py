@@ -352,7 +352,7 @@ class Application:
     """That of a replica whose query is in this process, of ``run``. ``dies``: before its Spark is there."""
 
     def __init__(self, run: Run, dies: bool = False) -> None:
-        self._run, self._dies, self.running, self.did = run, dies, True, list[str]()
+        self._run, self._dies, self.isActive, self.did = run, dies, True, list[str]()
 
     def await_ready(self) -> None:
         if self._dies:
@@ -364,7 +364,7 @@ class Application:
 
     def kill(self) -> None:
         self.did.append("struck")
-        self.running = False
+        self.isActive = False
         if hasattr(self._run.engine, "query"):
             self._run.engine.query.die(RuntimeError("injected: the replica was killed"))
 

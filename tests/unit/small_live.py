@@ -176,10 +176,10 @@ class Application:
     """Of a replica. A query that has ended is noticed when its job is looked at."""
 
     def __init__(self, job):
-        self.job, self.running, self.pid = job, True, None
+        self.job, self.isActive, self.pid = job, True, None
 
     def kill(self):
-        self.running = False
+        self.isActive = False
         self.job.dies.append("the process of the replica is gone")
 
     def pause(self, seconds):

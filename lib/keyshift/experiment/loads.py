@@ -27,7 +27,7 @@ def loads_of(
     first, *others = [source.name for source in sources]
     if rates and not others:
         raise BadInput(f"rates = {rates!r}: {first} is the only source, and its rate is rate = {rate:g}")
-    given = by_name("rates", rates, "source", others, _rate, f"{_A_RATE}, e.g. control:5")
+    given = by_name("rates", rates, "source", others, float, 0, MOST_RATE, f"{_A_RATE}, e.g. control:5")
     steps = {
         name: [(warmup_s + second, rate) for second, rate in pairs]
         for name, pairs in _steps(rate_steps, [first, *others], seconds).items()
@@ -40,7 +40,8 @@ def routers_of(sources: Sequence[Source], routers: int, source_routers: str) -> 
     """How many routers read each of ``sources``; see the parameters of these names. Raises BadInput."""
     names = [source.name for source in sources]
     what = f"a number of routers from 1 to {MOST_ROUTERS}, e.g. {names[-1]}:1"
-    return dict.fromkeys(names, routers) | by_name("source_routers", source_routers, "source", names, _routers, what)
+    given = by_name("source_routers", source_routers, "source", names, int, 1, MOST_ROUTERS, what)
+    return dict.fromkeys(names, routers) | given
 
 
 def check_sources(workload: Workload, rate_steps: str, events: float) -> None:
@@ -86,18 +87,6 @@ def check_events(
     file.require(workload, routers)
     for source, schedule in () if load_s is None else schedules_of(workload, routers, loads, load_s):
         file.require_enough(source.name, list(map(int, schedule.total)))
-
-
-def _rate(text: str) -> float:
-    if not 0 <= (rate := float(text)) <= MOST_RATE:
-        raise ValueError
-    return rate
-
-
-def _routers(text: str) -> int:
-    if not 1 <= (routers := int(text)) <= MOST_ROUTERS:
-        raise ValueError
-    return routers
 
 
 def _steps(text: str, known: Sequence[str], seconds: float) -> dict[str, list[tuple[float, float]]]:

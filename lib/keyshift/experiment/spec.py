@@ -214,14 +214,8 @@ class RunSpec:
     def slots_of(self) -> dict[str, int]:
         """How many slots of each keyed stage own state before the migration. Raises BadInput."""
         names, most = [stage.name for stage in self.workload.stages], self.workload.key_groups
-
-        def number(text: str) -> int:
-            if not 1 <= (slots := int(text)) <= most:
-                raise ValueError
-            return slots
-
         what = f"a number of slots from 1 to key_groups = {most}, e.g. {names[-1]}:{min(4, most)}"
-        given = by_name("stage_slots", self.job.stage_slots, "stage", names, number, what)
+        given = by_name("stage_slots", self.job.stage_slots, "stage", names, int, 1, most, what)
         return dict.fromkeys(names, self.job.slots) | given
 
     @property

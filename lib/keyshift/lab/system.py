@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
@@ -20,9 +20,7 @@ from keyshift.lab.judge.final_state import NOTHING_COPIED, FinalState, StageTold
 from keyshift.lab.live.failover import Failover, JobFailover
 from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
-from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.model.keys import SlotId
 from keyshift.model.notes import Activity, Note
 from keyshift.model.records import Measured, PodUsed, Second
 from keyshift.ordering import orderings
@@ -34,6 +32,9 @@ from keyshift.wire import nodes
 from keyshift.wire.config import Certificate, JobConfig
 from keyshift.wire.faults import STEADY, Fault
 from keyshift.workloads import Workload, parcel_of
+
+if TYPE_CHECKING:
+    from keyshift.lab.replicas.plans import ReplicatedPlans
 
 NEAR_US = 100_000  # beside two epochs: a replica that is not later than that keeps up
 LOOK_WITHIN_S = 10.0  # for slots to tell who only looks what they have measured: nobody else is heard meanwhile
@@ -110,25 +111,6 @@ class SystemUnderTest(Protocol):
         """End the job, after ``stop``, and tell what came of it."""
 
 
-class Plans(Protocol):
-    """The plans for migrations that are asked of a live job. For the controlling thread."""
-
-    def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
-        """See ``JobPlans.propose``."""
-
-    def adopt(self, proposal: Proposal) -> int:
-        """See ``JobPlans.adopt``."""
-
-    def ended(self, stage: str, number: int) -> bool | None:
-        """See ``JobPlans.ended``."""
-
-    def owners_before(self, stage: str) -> tuple[SlotId, ...] | None:
-        """See ``JobPlans.owners_before``."""
-
-    def cancel(self) -> None:
-        """Take back what has not begun. Raises BadInput if that is not possible."""
-
-
 class LiveSystem(SystemUnderTest, Protocol):
     """A system that can be asked how it is, and for ``plans``, while it runs. ``status``, ``activities`` and ``notes``
     are for any thread.
@@ -137,7 +119,7 @@ class LiveSystem(SystemUnderTest, Protocol):
     measured_of: int | None  # the replica of which ``measure`` told last; None without replicas
 
     @property
-    def plans(self) -> Plans:
+    def plans(self) -> "JobPlans | ReplicatedPlans":
         """The plans for what is asked of it."""
 
     @property

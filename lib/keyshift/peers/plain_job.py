@@ -145,7 +145,7 @@ class PlainJob:
         self._checkpoint = work / "checkpoints" / config.job
         self._query: StreamingQuery | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start it, and wait until its slots are ready."""
         config = self.config
         router, slot = _router(config), _slot(config, self.answering)

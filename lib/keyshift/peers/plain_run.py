@@ -26,6 +26,8 @@ from keyshift.peers.runs import PeerLab, PeerSpec, local_spark, peer_lab, peer_s
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
 from keyshift.results.verdict import Ownership
 from keyshift.studies.study import Points, Study, collect, specs_of
+from keyshift.traffic.traffic import Traffic
+from keyshift.wire.config import JobConfig
 from keyshift.workloads import Workload
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.micro import Micro
@@ -56,21 +58,15 @@ class UnreadMicro(Micro):
         yield from self.wrong_results(events, results)
 
 
-class PlainSystem(SystemUnderTest):
-    """A system of which nothing can be asked: it cannot move anything, and goes on."""
+class PlainSystem(PlainJob, SystemUnderTest):
+    """The plain job as a system of which nothing can be asked: it cannot move anything, and goes on. It stops at once:
+    everything was answered before, and nothing is written down.
+    """
 
-    def __init__(self, job: PlainJob, stage: str) -> None:
-        self._job, self._stage = job, stage
-        self._owned = assignment(job.config)
+    def __init__(self, spark: SparkSession, config: JobConfig, work: Path, traffic: Traffic) -> None:
+        super().__init__(spark, config, work, BATCH_S, traffic)
+        self._owned = assignment(config)
         self.notes: list[str] = []
-
-    def start(self) -> None:
-        """Start, and wait until every slot has put a first row through."""
-        self._job.begin()
-
-    def check(self) -> None:
-        """Raise ServiceUnavailable if the query has ended."""
-        self._job.check()
 
     def recover(self) -> str:
         """Refuse: what its slots had is gone."""
@@ -79,20 +75,16 @@ class PlainSystem(SystemUnderTest):
     @property
     def owners(self) -> dict[str, Collection[int]]:
         """The slots that own state: always the same."""
-        return {self._stage: set(self._owned.owner)}
+        return {self.config.stage: set(self._owned.owner)}
 
     def note(self, line: str) -> None:
         """Keep a line for the notes of the run."""
         self.notes.append(line)
 
-    def stop(self) -> None:
-        """Stop the job: everything was answered before, and nothing is written down."""
-        self._job.stop()
-
     def close(self) -> None:
         """End it, and remove what it has left."""
-        self._job.stop()
-        self._job.clean()
+        self.stop()
+        self.clean()
 
     def final_state(self) -> FinalState:
         """Describe the end of the job, without the state itself."""
@@ -101,7 +93,7 @@ class PlainSystem(SystemUnderTest):
         return FinalState(
             offsets={},
             parts=lambda timers, units: iter(()),
-            stages=[StageEnd(self._stage, Ownership([self._owned]), begins=begins, unit_bytes=units, records=[])],
+            stages=[StageEnd(self.config.stage, Ownership([self._owned]), begins=begins, unit_bytes=units, records=[])],
             revoked=(),
             notes=[*self.notes, NOTE],
         )
@@ -182,7 +174,6 @@ def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, spark_profile: S
 def _prepared(spec: PeerSpec, spark: SparkSession, lab: PeerLab, work: Path, run_id: str) -> Iterator[RunLoop]:
     config, reporter = job_config(spec, run_id, lab.endpoints, None), Reporter(lab.say)
     traffic = job_traffic(spec.workload, config, config.slots, work, reporter.second)
-    job = PlainJob(spark, config, work, BATCH_S, traffic)
-    system = PlainSystem(job, config.stage)
+    system = PlainSystem(spark, config, work, traffic)
     with tidied(system.close, traffic, lab.say):
         yield RunLoop(spec, system, traffic, reporter, lambda: None, scenario_script)

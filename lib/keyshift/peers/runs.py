@@ -99,16 +99,21 @@ def run_peer(
     run_id = new_run_id(spec.workload.name, spec.peer)
     speed = bare_copy.bytes_per_s(lab.home / "bare_copy.json")
     recording = Recording(lab.store, lab.say, spec, run_id, spec.parameters(), speed, versions=versions)
+    ended_by: BaseException | None = None
     try:
         with prepared(run_id) as run:
-            services = Stack(lab.home).pids
-            run.services = lambda: {**services(), **beside()}  # else what they use would be others', or the job's
-            run.metrics = partial(written, run_id, run, lab.home)
-            found = run.execute()
-            tables = found.tables | {"metrics": told(found.tables["metrics"])}
-            return recording.ended(found._replace(tables=tables), [])
+            try:
+                services = Stack(lab.home).pids
+                run.services = lambda: {**services(), **beside()}  # else what they use would be others', or the job's
+                run.metrics = partial(written, run_id, run, lab.home)
+                found = run.execute()
+                tables = found.tables | {"metrics": told(found.tables["metrics"])}
+                return recording.ended(found._replace(tables=tables), [])
+            except BaseException as error:
+                ended_by = error
+                raise
     except BaseException as error:
-        recording.died(error, [])
+        recording.died(ended_by or error, [])  # an interrupt while it was tidied up is not the reason
         raise
 
 

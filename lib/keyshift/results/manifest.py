@@ -5,13 +5,11 @@ what older versions stored is read as the newest one. A number that could not be
 measurement must not win a comparison.
 """
 
-import functools
+import contextlib
 import math
-import os
 import platform
 import re
 import secrets
-import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -33,10 +31,11 @@ from pydantic import (
     model_validator,
 )
 
-from keyshift.model.errors import KeyshiftError
+from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.refusals import refusal
 from keyshift.results.anonymous import anonymous
 from keyshift.services import limits
+from keyshift.services.jars import java_version
 
 SCHEMA_VERSION: Literal[4] = 4
 EXAMPLES_KEPT = 20
@@ -354,20 +353,10 @@ def _cpu_model() -> str:
 
 
 def describe_versions() -> dict[str, str]:
-    """Versions of everything that may change a result. Java is left out if none is found."""
+    """Versions of everything that may change a result. Java is left out if there is none that Spark can start."""
     services = ("confluent-kafka", "kafka-python", "kazoo", "minio", "redis")
     packages = ("keyshift", *services, "duckdb", "numpy", "pandas", "pyarrow", "pyspark", "rocksdict")
     versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
-    home = os.environ.get("JAVA_HOME")
-    java = _java_version(str(Path(home, "bin", "java")) if home else "java")
-    return versions if java is None else {**versions, "java": java}
-
-
-@functools.cache  # a JVM starts to say it
-def _java_version(java: str) -> str | None:
-    try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True).stderr
-    except (OSError, subprocess.SubprocessError):
-        return None
-    found = re.search(r'version "([^"]+)"', said)
-    return found.group(1) if found else None
+    with contextlib.suppress(ServiceUnavailable):
+        versions["java"] = java_version()
+    return versions

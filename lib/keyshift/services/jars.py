@@ -31,6 +31,15 @@ def require_java() -> str:
 
     Raises ServiceUnavailable if there is none, or if it is not one of JAVA_VERSIONS or lacks a module Spark needs.
     """
+    return _found()[0]
+
+
+def java_version() -> str:
+    """The whole version of that ``java``, such as 21.0.9. Raises as ``require_java``."""
+    return _found()[1]
+
+
+def _found() -> tuple[str, str]:
     needed = f"Java {' or '.join(JAVA_VERSIONS)}"
     remedy = f"install {needed} (a JDK, or a full runtime) and set JAVA_HOME to its folder, or put its java on PATH"
     if home := os.environ.get("JAVA_HOME"):
@@ -43,7 +52,7 @@ def require_java() -> str:
 
 
 @functools.cache  # one look per path and process: a start of java takes 0.2 s
-def _inspected(java: str, remedy: str) -> str:
+def _inspected(java: str, remedy: str) -> tuple[str, str]:
     try:
         answer = subprocess.run(
             [java, "-XshowSettings:properties", "--list-modules"], capture_output=True, text=True, timeout=60
@@ -61,7 +70,7 @@ def _inspected(java: str, remedy: str) -> str:
         raise ServiceUnavailable(f"{java} is a cut-down runtime without the module jdk.incubator.vector; {remedy}")
     # The real binary: behind a wrapper script a pid file would name the wrapper.
     real = Path(settings.get("java.home", ""), "bin", "java")
-    return str(real) if real.is_file() else java
+    return str(real) if real.is_file() else java, settings["java.version"]
 
 
 def pyspark_jars() -> Path:

@@ -68,14 +68,9 @@ class Chain(KeyCount):
         """Microseconds for which an event occupies its slot, of each stage by its name. Raises BadInput."""
         of_kind = {"map": 0.0, "counter": self.work_us}
         works = {name: of_kind[kind] for name, kind in zip(self._names, self.kinds, strict=True)}
-
-        def number(text: str) -> float:
-            if not 0 <= (us := float(text)) <= MOST_WORK_US:
-                raise ValueError
-            return us
-
         what = f"a number of microseconds from 0 to {MOST_WORK_US:g}, e.g. {self._names[-1]}:100"
-        return works | by_name("stage_work_us", self.stage_work_us, "stage", list(works), number, what)
+        given = by_name("stage_work_us", self.stage_work_us, "stage", list(works), float, 0, MOST_WORK_US, what)
+        return works | given
 
     @property
     def told_us(self) -> float:

@@ -44,6 +44,7 @@ def test_steps_are_of_the_first_source_or_of_the_named_one_and_silence_is_a_rate
         ({"rates": "control"}, "'control' must be a source and a rate from 0 to 1e+09, e.g. control:5"),
         ({"rates": "control:-1"}, "'control:-1' must be"),
         ({"rates": "control:nan"}, "'control:nan' must be"),
+        ({"rates": "control:inf"}, "'control:inf' must be"),
         ({"rates": "control:1.1e9"}, "'control:1.1e9' must be"),
         ({"rates": "control:1,"}, "'' must be a source"),
         ({"rates": "control:1,control:2"}, "source control is there twice"),

@@ -225,6 +225,7 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("keys=5 workload.keys=6", "workload.keys is given twice", "leave one out"),
         ("stage_slots=map:2", "stage_slots = 'map:2'", "unknown stage 'map': known: counter"),
         ("stage_slots=counter:0", "'counter:0' must be a stage and a number of slots", "1 to key_groups = 128"),
+        ("stage_slots=counter:129", "'counter:129' must be a stage and a number of slots", "1 to key_groups = 128"),
         ("stage_slots=counter:129", "stage_slots = 'counter:129'", "1 to key_groups = 128, e.g. counter:4"),
         ("stage_slots=3", "'3' must be a stage and a number of slots", "e.g. counter:4"),
         ("stage_slots=counter:2,counter:3", "stage counter is there twice", "leave one out"),

@@ -39,7 +39,7 @@ def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30, kind=plain_
     """What the job answers: its events and results, as the verdict takes them, and the frames that told of them."""
     config, tasks = job_config(spec, "plain", ENDPOINTS, None), {}
     monkeypatch.setattr(plain_job, "start_query", lambda *_, **given: tasks.update(given))
-    kind(None, config, Path(), 60.0, mock.Mock()).begin()
+    kind(None, config, Path(), 60.0, mock.Mock()).start()
     source, routed, offered, told = config.make_source(), {slot: [] for slot in range(config.slots)}, [], []
     for router in range(config.routers):
         partition = source.partition(router)
@@ -72,7 +72,7 @@ def answered(spec, monkeypatch, frames_of_each=4, events_of_each=30, kind=plain_
 
 
 def verdict(spec, config, events, results, told):
-    system = PlainSystem(SimpleNamespace(config=config), config.stage)
+    system = PlainSystem(None, config, Path(), mock.Mock())
     return judged(spec.workload, len(events), events, told, results, system.final_state())
 
 
@@ -191,7 +191,7 @@ def test_points_of_both_are_one_study_and_without_any_of_its_own_nothing_else_is
 
 def test_it_goes_on_whatever_is_asked_of_it_and_does_not_come_back_from_death():
     config = job_config(plain_spec(SMALL), "plain", ENDPOINTS, None)
-    system = PlainSystem(SimpleNamespace(config=config), config.stage)
+    system = PlainSystem(None, config, Path(), mock.Mock())
     system.announce(Shuffle(4))
     system.request(Shuffle(4))
     assert not system.busy and system.owners == {"map": {0, 1, 2}}

@@ -64,6 +64,20 @@ def test_a_run_that_was_judged_is_stored_though_a_service_is_away_when_it_is_tid
     assert said == ["cleaning up: job (ServiceUnavailable: Kafka is away)"]
 
 
+def test_an_interrupt_while_a_run_is_tidied_up_does_not_hide_why_it_died(recorded, tmp_path):
+    def execute():
+        raise KeyshiftError("the query died")
+
+    @contextmanager
+    def prepared(run_id):
+        with runs.tidied(lambda: signal.raise_signal(signal.SIGINT), SimpleNamespace(close=lambda: None), silent):
+            yield SimpleNamespace(execute=execute)
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.run_peer(SPEC, lab(tmp_path), prepared)
+    assert recorded == ["the query died"]
+
+
 def test_what_services_take_is_not_taken_for_that_of_others_and_metrics_are_written(recorded, tmp_path, monkeypatch):
     around, written = [], []
     monkeypatch.setattr(runs, "written", lambda *given: written.append(given))

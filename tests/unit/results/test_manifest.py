@@ -3,7 +3,6 @@
 import json
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -150,16 +149,14 @@ def test_a_missing_java_is_left_out_of_the_versions(monkeypatch, tmp_path):
 
 
 def test_a_java_is_asked_for_its_version_once(monkeypatch, tmp_path):
-    asked = []
-
-    def run(command, **how):
-        asked.append(command)
-        return SimpleNamespace(stderr='openjdk version "21.0.9" 2025-10-21')
-
+    java, asked = tmp_path / "bin" / "java", tmp_path / "asked"
+    java.parent.mkdir()
+    settings = "java.specification.version = 21\njava.version = 21.0.9\n"
+    java.write_text(f"#!/bin/sh\necho >> {asked}\nprintf '{settings}' >&2\necho jdk.incubator.vector\n")
+    java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(m.subprocess, "run", run)
     assert [m.describe_versions()["java"] for _ in range(2)] == ["21.0.9"] * 2
-    assert len(asked) == 1
+    assert asked.read_text() == "\n"
 
 
 @pytest.mark.parametrize("version", [2, 3])

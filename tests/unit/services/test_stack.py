@@ -333,6 +333,7 @@ def test_a_service_starts_though_something_that_the_one_before_has_left_holds_it
 SETTINGS = """
 echo "    java.home = {home}" >&2
 echo "    java.specification.version = {version}" >&2
+echo "    java.version = {version}.0.9" >&2
 echo "{module}@{version}"
 """
 
@@ -344,7 +345,7 @@ def java(path: Path, version: str, module: str = "jdk.incubator.vector") -> Path
 @pytest.mark.parametrize("version", ["17", "21"])
 def test_a_java_that_spark_supports_is_taken(tools, version):
     java(tools / "java", version)
-    assert jars.require_java() == str(tools / "java")
+    assert (jars.require_java(), jars.java_version()) == (str(tools / "java"), f"{version}.0.9")
 
 
 def test_java_home_comes_before_path_and_behind_a_wrapper_is_the_real_java(tools, tmp_path, monkeypatch):

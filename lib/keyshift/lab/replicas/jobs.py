@@ -20,7 +20,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.lab.replicas.spares import Spares
-from keyshift.lab.replicas.spark import Application, RemoteQuery
+from keyshift.lab.replicas.spark import Application
 from keyshift.lab.service_faults import BesideRun
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import Deposed
@@ -102,7 +102,7 @@ class Replicas:
     def _led(self, application: Application, config: JobConfig) -> tuple[Job, KeyshiftJob]:
         struck = _MayStrike(application, self._services, self.struck)
 
-        def start_query(config: JobConfig, *given: Any) -> RemoteQuery:
+        def start_query(config: JobConfig, *given: Any) -> Application:
             return application.start_query(self._services.seen_by(config), *given)
 
         job = Job(start_query, config, *self._given, struck)
@@ -116,7 +116,7 @@ class Replicas:
         """The replicas that move together; from any thread. One that has died is not among them, and writes no more."""
         members = []
         for each in self.all:
-            if each.lives and each.application.running:
+            if each.lives and each.application.isActive:
                 members.append((each.number, each.job.config.attempt))
             elif each.lives:
                 each.application.kill()

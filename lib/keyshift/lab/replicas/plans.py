@@ -13,7 +13,7 @@ from keyshift.planner import Strategy
 
 
 class ReplicatedPlans:
-    """The ``Plans`` of all ``replicas``. ``ask``: passes a request on when it may begin; ``asked``: where it waits."""
+    """The plans of all ``replicas``. ``ask``: passes a request on when it may begin; ``asked``: where it waits."""
 
     def __init__(self, replicas: Replicas, asked: Requests, ask: Callable[[MoveRequest], None]) -> None:
         self._replicas, self._asked, self._ask = replicas, asked, ask

@@ -44,7 +44,7 @@ class Spares:
     def take(self) -> Application | None:
         """Take the one that was started first and still runs, or None."""
         with contextlib.suppress(IndexError):
-            while not (application := self._waiting.popleft()).running:
+            while not (application := self._waiting.popleft()).isActive:
                 application.kill()  # its process is gone, and its JVM may not be
             return application
         return None

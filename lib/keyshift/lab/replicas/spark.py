@@ -5,7 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -27,28 +27,21 @@ from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 from keyshift.wire.faults import stop
 
+if TYPE_CHECKING:
+    from keyshift.place.pods import ExecutorPods
+
 MODULE = "keyshift.lab.replicas.application"
 START_S = 600.0  # in which Spark must have started, and a query must be under way
 STOP_S = 20.0  # in which a query must have stopped: after that its process is ended
 LOOK_S = 0.05
 
 
-class Executors(Protocol):
-    """The executors of a Spark application, where they are not below its process."""
-
-    def delete(self) -> None:
-        """Delete all of them, and wait until none is left. Raises ServiceUnavailable."""
-
-    def delete_one(self, host: str) -> None:
-        """Delete the one at ``host``, or else the first one that lives. Raises ServiceUnavailable."""
-
-
 class Application:
-    """The application runs from ``begin``, which ``await_ready`` waits for, to ``end``. ``running``, ``strike`` and
-    ``kill`` are for any thread. ``executors``: those that are pods.
+    """The application runs from ``begin``, which ``await_ready`` waits for, to ``end``. Once it is started its query is
+    a ``RunningQuery``. ``isActive``, ``strike`` and ``kill`` are for any thread. ``executors``: those that are pods.
     """
 
-    def __init__(self, config: ApplicationConfig, executors: Executors | None = None) -> None:
+    def __init__(self, config: ApplicationConfig, executors: "ExecutorPods | None" = None) -> None:
         self._config, self._executors = config, executors
         self._ready, self._started = False, False
         self._require_wanted: Callable[[], None] = lambda: None
@@ -86,15 +79,14 @@ class Application:
 
     def start_query(
         self, config: JobConfig, checkpoint: Path, batch_s: float, offsets: dict[int, int] | None
-    ) -> "RemoteQuery":
+    ) -> "Application":
         """As ``driver.spark.start_query``; a replica has one query. Raises QueryDied if it does not begin."""
-        query = RemoteQuery(self)
         try:
             self._process.tell(RunQuery(config, str(checkpoint), batch_s, offsets))
             self._await(lambda: self._started, "the query of a replica did not begin")
         except ServiceUnavailable as error:
             raise QueryDied(str(error)) from error
-        return query
+        return self
 
     def _await(self, there: Callable[[], bool], what: str) -> None:
         def found() -> bool:
@@ -113,22 +105,21 @@ class Application:
     # -- what a query is asked ----------------------------------------------------------------------------------------
 
     @property
-    def running(self) -> bool:
+    def isActive(self) -> bool:
         """Whether its query is under way."""
         return self._ended is None and self._process.running
 
-    @property
-    def why(self) -> str:
-        """Why its query is not under way any more; empty if it was stopped."""
-        return self._ended.why if self._ended else "the process of the replica is gone"
+    def exception(self) -> str | None:
+        """Why its query is not under way any more; None if it was stopped."""
+        return (self._ended.why or None) if self._ended else "the process of the replica is gone"
 
-    def stop_query(self) -> None:
-        """Stop it where it is; one that does not stop is ended with its process."""
-        if not self.running:
+    def stop(self) -> None:
+        """Stop the query where it is; one that does not stop is ended with its process."""
+        if not self.isActive:
             return
         with contextlib.suppress(ServiceUnavailable):  # it has died meanwhile
             self._process.tell(StopQuery())
-            if not wait_until(lambda: not self.running, STOP_S, LOOK_S):
+            if not wait_until(lambda: not self.isActive, STOP_S, LOOK_S):
                 self.kill()
 
     def give_way_no_more(self) -> None:
@@ -218,23 +209,3 @@ def application_of(
     more = {"spark.app.id": application, f"spark.kubernetes.executor.label.{REPLICA_LABEL}": part}
     config = ApplicationConfig(spark_profile=spark_profile, cores=cores, more=more, **given)
     return Application(config, ExecutorPods(spark_profile, application))
-
-
-class RemoteQuery:
-    """The query of ``application``, with what ``driver.query`` asks of a query of Spark."""
-
-    def __init__(self, application: Application) -> None:
-        self._application = application
-
-    @property
-    def isActive(self) -> bool:
-        """Whether it is under way."""
-        return self._application.running
-
-    def exception(self) -> str | None:
-        """Why it has ended; None if it was stopped."""
-        return self._application.why or None
-
-    def stop(self) -> None:
-        """Stop it where it is."""
-        self._application.stop_query()

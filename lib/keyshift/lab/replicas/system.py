@@ -263,7 +263,7 @@ class LiveReplicas:
 def _answering(living: Iterable[LedReplica], hit: Mapping[Member, float]) -> list[LedReplica]:
     """The replicas that have not died, and are not about to."""
     before = time.monotonic() - DIES_WITHIN_S
-    return [each for each in living if each.application.running and hit.get(_member(each), -math.inf) <= before]
+    return [each for each in living if each.application.isActive and hit.get(_member(each), -math.inf) <= before]
 
 
 def _member(replica: LedReplica) -> Member:
@@ -277,7 +277,7 @@ def _moving(replicas: Replicas) -> LedReplica:
 
 
 def _how(replica: LedReplica, replicas: Replicas, returns: Returns) -> ReplicaStatus:
-    lives = replica.lives and replica.application.running
+    lives = replica.lives and replica.application.isActive
     state = COMES_BACK if returns.on_its_way(replica) else LIVES if lives else GONE
     return {"state": state, "lag_ms": replicas.lag_ms(replica) if lives else None, "deaths": replica.deaths}
 

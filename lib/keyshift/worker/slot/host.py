@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -25,21 +25,10 @@ from keyshift.worker.flight.messages import CopiesDropped, CopyPart, KeysDropped
 from keyshift.worker.flight.server import StateServer
 from keyshift.worker.used import POD_ADDRESS
 
+if TYPE_CHECKING:
+    from keyshift.worker.slot.task import SlotTask
+
 LOOK_S = 1.0  # between two looks at whether all that was left here was taken
-
-
-class Tenant(Protocol):
-    """The slot that works in this process during a batch, or did so in the batch before."""
-
-    @property
-    def slot(self) -> int:
-        """Its number."""
-
-    def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:
-        """See ``SlotHost.receive``."""
-
-    def message(self, message: OfStep) -> None:
-        """Take what another slot says."""
 
 
 class EndedSlot:
@@ -52,11 +41,13 @@ class EndedSlot:
     def __init__(self, slot: int, version: Version) -> None:
         self.slot, self._version = slot, version
 
-    def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:  # noqa: D102
+    def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:
+        """See ``SlotHost.receive``. Raises KeyshiftError for a newer one."""
         self._refuse_newer(shipment.version for shipment in shipments)
         return [True] * len(shipments)
 
-    def message(self, message: OfStep) -> None:  # noqa: D102
+    def message(self, message: OfStep) -> None:
+        """Raise KeyshiftError if it is newer."""
         self._refuse_newer([*(each.version for each in message.wanted), *(each.version for each in message.opened)])
 
     def _refuse_newer(self, versions: Iterable[int]) -> None:
@@ -125,7 +116,8 @@ class SlotHost:
         # By slot: what of its state was written down, and where.
         self.snapshots: dict[int, tuple[Snapshots, dict[int, list[Location]]]] = {}
         self.warm = False  # whether what is slow the first time was done
-        self.tenants: dict[int, Tenant] = {}
+        # By number: the slots that work here during a batch, or did so in the batch before.
+        self.tenants: dict[int, SlotTask | EndedSlot] = {}
         self._lock = threading.Lock()  # of what is lent
         host = os.environ.get(POD_ADDRESS) or config.host
         self.server = StateServer(self, host, config.token, config.chunk_bytes, config.certificate)
@@ -255,7 +247,7 @@ class SlotHost:
                         self.lent.pop(stay, None)
                         self._written.pop(stay, None)
 
-    def _tenant(self, slot: int) -> Tenant:
+    def _tenant(self, slot: int) -> "SlotTask | EndedSlot":
         tenant = self.tenants.get(slot)
         if tenant is None:
             raise KeyshiftError(f"slot {slot} is not in this process")

@@ -56,7 +56,7 @@ class Application:
     def __init__(self, part, incarnation, gives_way):
         self.name = name = f"{part}-{incarnation}" if incarnation else part
         self.did, self.start_query = [], lambda config: (f"starts {name}", config)
-        self.gives_way, self.running, self.pid = gives_way, True, None
+        self.gives_way, self.isActive, self.pid = gives_way, True, None
 
     def __getattr__(self, name):
         return lambda *given: self.did.append((name, *given) if given else name)
@@ -298,7 +298,7 @@ def test_a_replica_that_comes_back_takes_a_spare_application_and_another_one_is_
 def test_a_spare_application_that_has_died_is_not_taken_and_nothing_of_it_is_left(made):
     made.replicas.begin()
     dead, lives = (each for each in made.opened if each.name.startswith("spare"))
-    dead.running = False
+    dead.isActive = False
     made.replicas.begin_next(made.replicas.all[0])
     assert made.replicas.all[0].application is lives and dead.did[-1] == "kill"
 
@@ -355,7 +355,7 @@ def decided(made, *numbers):
 def test_those_that_live_agree_and_the_dead_have_no_say(made):
     assert decided(made, 0, 1) == {0: 1, 1: 1}
     first, second = made.replicas.all
-    first.application.running = False
+    first.application.isActive = False
     assert decided(made, 1) == {1: 1}
     assert first.application.did == ["kill"], "its JVM might write on, by what the others have left behind"
     made.replicas.begin_next(first)

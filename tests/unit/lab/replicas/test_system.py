@@ -31,7 +31,7 @@ class Replica:
         participant = SimpleNamespace(read=lambda node: f"{node.path} of {number}:4000")
         stages = [SimpleNamespace(participant=participant)]
         self.job = SimpleNamespace(config=SimpleNamespace(attempt=0, shared="run", token="secret"), stages=stages)
-        self.began, self.deaths, self.running = NEVER_DIED, 0, True
+        self.began, self.deaths, self.isActive = NEVER_DIED, 0, True
         self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
         self.plans = self  # nothing else makes it busy
 
@@ -48,7 +48,7 @@ class Replica:
         return do
 
     def comes_back(self):
-        self.lives, self.dies, self.running = True, None, True
+        self.lives, self.dies, self.isActive = True, None, True
 
     def pause(self, seconds):
         self.did.append(("pause", seconds))
@@ -59,7 +59,7 @@ class Replica:
 
     def kill(self):
         self.killed += 1
-        self.running = False
+        self.isActive = False
         self.dies = QueryDied("the process of the replica is gone")
 
     def measure(self, *_):
@@ -189,7 +189,7 @@ def test_who_was_hit_and_dies_a_moment_later_is_not_hit_again_and_counts_as_dead
     for _ in range(2):
         job.system.hit(slot)
     assert [each.did for each in job.every] == [[("hit", slot)], [("hit", slot)], []]
-    assert job.system.returning and all(each.running for each in job.every)
+    assert job.system.returning and all(each.isActive for each in job.every)
     for fault in (slot, follower):
         with pytest.raises(BadInput, match="1 of replicas = 3 lives, and none would be left"):
             job.system.hit(fault)
