@@ -61,7 +61,7 @@ class Stage:
                 target = target.after(step)
             self.assignments.append(target)
 
-    def request(self, make_steps, replace):
+    def request(self, make_steps, replace, behind):
         self.requests.append(make_steps)
 
     def note(self, text):

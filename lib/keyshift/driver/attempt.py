@@ -84,10 +84,10 @@ class StageAttempt:
             raise self._failure
         self.participant.check()
 
-    def request(self, make_steps: MakeSteps, replace: bool) -> None:
+    def request(self, make_steps: MakeSteps, replace: bool, behind: Version) -> None:
         """Ask for a migration; see ``Coordinator.request``."""
         with self._changing:
-            self.coordinator.request(make_steps, replace)
+            self.coordinator.request(make_steps, replace, behind)
 
     def cancel(self) -> None:
         """Take back what has not begun."""

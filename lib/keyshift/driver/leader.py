@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from keyshift.clock import now_us
 from keyshift.driver.appointments import Appointments, publish
 from keyshift.driver.step_log import StepLog, read_published
 from keyshift.model.errors import MigrationFailed
-from keyshift.model.keys import Assignment, Step, Version
+from keyshift.model.keys import NO_VERSION, Assignment, Step, Version
 from keyshift.model.notes import Activity, Doing
 from keyshift.model.records import StepOutcome
 from keyshift.protocol import coordinator as protocol
@@ -29,30 +30,39 @@ TICK_S = 0.1
 MakeSteps = Callable[[Assignment], Sequence[Step]]  # the steps of a migration from an assignment
 # Something that happened, to be told to the machine.
 Heard = Callable[[CoordinatorMachine], list[protocol.CoordinatorEffect]]
-Planned = Callable[[MakeSteps, Sequence[Step], Assignment], list[protocol.CoordinatorEffect]]
 
 
 class CoordinatorDied(Exception):
     """A deliberate fault: the leader ends where it stands."""
 
 
+class _Request(NamedTuple):
+    """A request for a migration; see ``Coordinator.request``."""
+
+    make_steps: MakeSteps
+    behind: Version
+
+
+Planned = Callable[[_Request, Sequence[Step], Assignment], list[protocol.CoordinatorEffect]]
+
+
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """A request for a migration; without ``make_steps``, to take back what has not begun."""
+    """What was asked for; without ``request``, to take back what has not begun."""
 
-    make_steps: MakeSteps | None
+    request: _Request | None
     replace: bool
 
     def __call__(self, machine: CoordinatorMachine) -> list[protocol.CoordinatorEffect]:
-        if self.make_steps is None:
+        if self.request is None:
             return machine.cancel(_ms())
-        return machine.submit(self.make_steps, self.replace)
+        return machine.submit(self.request, self.replace)
 
 
-def _make_plan(make_steps: MakeSteps, current: Assignment, told: Callable[[Heard], None], planned: Planned) -> None:
+def _make_plan(request: _Request, current: Assignment, told: Callable[[Heard], None], planned: Planned) -> None:
     """Make a plan, in a thread of its own; ``told`` gets what becomes of it."""
     try:
-        steps = make_steps(current)
+        steps = request.make_steps(current)
     except BaseException as error:
         failure = error
 
@@ -61,7 +71,7 @@ def _make_plan(make_steps: MakeSteps, current: Assignment, told: Callable[[Heard
 
         told(failed)
     else:
-        told(lambda machine: planned(make_steps, steps, current))
+        told(lambda machine: planned(request, steps, current))
 
 
 class Coordinator:
@@ -91,7 +101,7 @@ class Coordinator:
         self._asked: dict[_Asked, None] = {}  # that is in there, or being done: a successor has to do it
         self._faults: list[Fault] = []  # that are in there: they hit a successor otherwise
         self._plan_name = ""  # the name of the plan that was written down last
-        self._beginning: tuple[str, MakeSteps] | None = None  # a plan of which nothing may have been written down yet
+        self._beginning: tuple[str, _Request] | None = None  # a plan of which nothing may have been written down yet
         self._completed = 0  # steps of the migration under way
         self._planner: threading.Thread | None = None
         self._thread: threading.Thread | None = None  # that leads
@@ -106,13 +116,13 @@ class Coordinator:
 
     # -- from any thread ----------------------------------------------------------------------------------------------
 
-    def request(self, make_steps: MakeSteps | None, replace: bool = False) -> None:
+    def request(self, make_steps: MakeSteps | None, replace: bool = False, behind: Version = NO_VERSION) -> None:
         """Ask for a migration: after all others, or with ``replace`` instead of what has not begun of them. None: only
-        take that back.
+        take that back. ``behind``: its steps have later versions than this one, which another replica has used.
 
         What ``make_steps`` raises ends ``lead``.
         """
-        asked = _Asked(make_steps, replace or make_steps is None)
+        asked = _Asked(None if make_steps is None else _Request(make_steps, behind), replace or make_steps is None)
         self._asked[asked] = None
         self._inbox.put(asked)
 
@@ -142,15 +152,16 @@ class Coordinator:
         """
         self.log, self._beginning, self._completed = before.log, before._beginning, before._completed
         for asked in before._waiting:
-            self.request(asked.make_steps, asked.replace)
+            self._asked[asked] = None
+            self._inbox.put(asked)
         for fault in before._faults:
             self.fail(fault)
 
     @property
     def _waiting(self) -> "list[_Asked]":
         """What was asked for and has not begun. What is being done is done from its beginning."""
-        again = {asked.make_steps for asked in self._asked}
-        return [*(_Asked(make, False) for make in self._machine.unbegun if make not in again), *self._asked]
+        again = {asked.request for asked in self._asked}
+        return [*(_Asked(each, False) for each in self._machine.unbegun if each not in again), *self._asked]
 
     def unfinished(self, participant: Coordination, version: Version) -> tuple[list[Step], list[MakeSteps]]:
         """Give, after the end of the attempt, which has come to ``version``, the steps of its plan that had not
@@ -158,11 +169,11 @@ class Coordinator:
         """
         left, beginning = read_published(participant), self._beginning
         steps = left.to_come(version) if left else []
-        requests = [beginning[1]] if beginning and not (left and left.plan == beginning[0]) else []
+        requests = [beginning[1].make_steps] if beginning and not (left and left.plan == beginning[0]) else []
         for asked in self._waiting:
             if asked.replace:
                 steps, requests = [], []
-            requests += [asked.make_steps] if asked.make_steps else []
+            requests += [asked.request.make_steps] if asked.request else []
         return steps, requests
 
     @property
@@ -209,14 +220,12 @@ class Coordinator:
                 self._inbox.task_done()
         self._ending.clear()  # of this time
 
-    def _planned(
-        self, make_steps: MakeSteps, steps: Sequence[Step], begin: Assignment
-    ) -> list[protocol.CoordinatorEffect]:
-        effects = self._machine.planned(steps, begin, _ms())
+    def _planned(self, request: _Request, steps: Sequence[Step], begin: Assignment) -> list[protocol.CoordinatorEffect]:
+        effects = self._machine.planned(steps, begin, _ms(), request.behind)
         if any(isinstance(effect, protocol.PublishSteps) for effect in effects):
             # For whoever takes over: what is published next says by the name that it is of this plan.
             name = secrets.token_hex(4)
-            self._beginning = name, make_steps
+            self._beginning = name, request
             self._coordination.publish(nodes.PLAN, nodes.WrittenPlan(name, tuple(steps)))
             self._plan_name = name
         return effects
@@ -231,7 +240,7 @@ class Coordinator:
             self._plan_name = left.plan
             effects += self._machine.recover(left.version, left.steps, left.rest, _ms())
             self._listen(left.steps)  # what was acknowledged is heard again
-            self.log.published(left.steps, now_us())
+            self.log.published(left.version, left.steps, now_us())
             for of, _ in left.steps:
                 if of < left.assignment.version:  # the next one has switched: its leader did not live to publish that
                     self._ended(of, "complete")
@@ -251,10 +260,10 @@ class Coordinator:
     def _carry_out_one(self, effect: protocol.CoordinatorEffect) -> None:
         now, say, log = now_us(), self._say, self.log
         match effect:
-            case protocol.PlanNext(make_steps):
+            case protocol.PlanNext(request):
                 say(Doing(Activity.PLANNING))
                 self._completed = 0
-                given = make_steps, self._machine.assignment, self._inbox.put, self._planned
+                given = request, self._machine.assignment, self._inbox.put, self._planned
                 self._planner = threading.Thread(target=_make_plan, args=given, name="keyshift-planner", daemon=True)
                 self._planner.start()
             case protocol.PublishSteps(version, steps, rest):
@@ -266,7 +275,7 @@ class Coordinator:
                 told = nodes.PublishedSteps(version, steps, len(rest), self._plan_name)
                 self._coordination.publish(nodes.STEPS, told)
                 self._beginning = None
-                log.published(steps, now)
+                log.published(version, steps, now)
                 if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
                     say(Doing(Activity.PREPARING, f"step {len(log.records)} preparing, {len(rest)} to come"))
                     self._at_phase("prepare")

@@ -10,7 +10,7 @@ from keyshift.driver.questions import Questions
 from keyshift.driver.stage_history import StageHistory
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import NO_VERSION, Assignment, Version
 from keyshift.model.notes import Activity, Doing, Note
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
@@ -98,9 +98,9 @@ class LedStage:
         coordinator = self._leads
         return coordinator is not None and coordinator.busy
 
-    def request(self, make_steps: MakeSteps, replace: bool = False) -> None:
+    def request(self, make_steps: MakeSteps, replace: bool = False, behind: Version = NO_VERSION) -> None:
         """Ask for a migration; see ``Coordinator.request``."""
-        self._led.request(make_steps, replace)
+        self._led.request(make_steps, replace, behind)
 
     def cancel(self) -> None:
         """Take back the steps of migrations that have not begun."""

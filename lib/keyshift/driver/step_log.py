@@ -51,13 +51,15 @@ def read_published(participant: Coordination, folder: str = "") -> Published | N
 class StepLog:
     """What became of steps: the coordinator that leads writes it, the next one goes on with it, any thread may read it.
 
-    ``history``: the assignments that routers were told; ``records``: of steps, by version; ``notes``: a line for each
-    step that did not go as planned; ``snapshots``: the one that was begun last, and its version; ``late_snapshots``:
-    the same one, if it was given up; ``told_by_all``: steps whose records have all that slots say of them.
+    ``history``: the assignments that routers were told; ``used``: the last version that was used, if only for a step
+    that did not happen; ``records``: of steps, by version; ``notes``: a line for each step that did not go as planned;
+    ``snapshots``: the one that was begun last, and its version; ``late_snapshots``: the same one, if it was given up;
+    ``told_by_all``: steps whose records have all that slots say of them.
     """
 
     def __init__(self, assignment: Assignment) -> None:
         self.history = Assignments([assignment])
+        self.used = assignment.version
         self.records: dict[Version, StepRecord] = {}
         self.notes: list[str] = []
         self.snapshots: dict[str, Version] = {}
@@ -68,8 +70,9 @@ class StepLog:
         """The assignment of a snapshot's ``version``, where nothing moves; whoever has published it may have died."""
         return Assignment(version, self.history.of(version).owner)
 
-    def published(self, steps: Iterable[tuple[Version, Step]], at_us: int) -> None:
+    def published(self, used: Version, steps: Iterable[tuple[Version, Step]], at_us: int) -> None:
         """Note steps, which are published already: the version of any other is another step's under another leader."""
+        self.used = max(self.used, used)
         for version, step in steps:
             if step.snapshot:
                 self.snapshots = {step.snapshot: version}

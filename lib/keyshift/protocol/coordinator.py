@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.model.keys import Assignment, Step, Version
+from keyshift.model.keys import NO_VERSION, Assignment, Step, Version
 
 StepPhase = Literal["prepared", "installed", "released", "captured"]
 
@@ -170,8 +170,11 @@ class CoordinatorMachine:
         planning = self._planning is not None and not self._unwanted
         return [*([self._planning] if planning else []), *self._requests]
 
-    def planned(self, steps: Iterable[Step], begin: Assignment, now_ms: float) -> list[CoordinatorEffect]:
-        """Take the plan that ``PlanNext`` was about, made from the assignment ``begin``.
+    def planned(
+        self, steps: Iterable[Step], begin: Assignment, now_ms: float, behind: Version = NO_VERSION
+    ) -> list[CoordinatorEffect]:
+        """Take the plan that ``PlanNext`` was about, made from the assignment ``begin``. Its steps have later versions
+        than ``behind``: another coordinator may have used that.
 
         It begins, unless its request was taken back; if the assignment has changed meanwhile, it is made anew.
         """
@@ -181,6 +184,7 @@ class CoordinatorMachine:
         if begin.owner != self.assignment.owner:
             self._requests.appendleft(request)
             return self._next_request()
+        self._version = max(self._version, behind)
         return self.start(steps, now_ms)
 
     def start(self, steps: Iterable[Step], now_ms: float) -> list[CoordinatorEffect]:

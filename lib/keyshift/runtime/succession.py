@@ -23,7 +23,7 @@ class ChangeOfHands(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class UnitsMoved:
     """What a row of the kind ``MOVED`` says: the changes whose results begin behind it, and those whose results have
-    ended before it.
+    ended before it. No unit that begins here ends here later: its end is taken at once.
     """
 
     begun: tuple[ChangeOfHands, ...]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from keyshift.model import frames, messages
-from keyshift.model.keys import NO_VERSION, Version
+from keyshift.model.keys import NO_VERSION, UnitId, Version
 from keyshift.model.markers import SlotMarker
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
@@ -162,12 +162,18 @@ class NextStage(Routing, SlotOutput):
         return rows
 
     def _moved(self) -> list[RoutedBytes]:
-        """One row for the divider that is pending first and those of units right behind it; none if it is a cut."""
+        """One row for the divider that is pending first and those of units right behind it; none if it is a cut.
+
+        The end of a unit that has begun in it is in the next one, which waits where that beginning does.
+        """
         changes: dict[bool, list[ChangeOfHands]] = {False: [], True: []}  # begun, ended
+        begun = set[UnitId]()
         count = 0  # of dividers, which are very many if units are
         while count < len(self._pending) and isinstance(divider := self._pending[count], Moved):
-            if count and not self._may_say(divider):
+            if count and ((divider.left and divider.unit in begun) or not self._may_say(divider)):
                 break
+            if not divider.left:
+                begun.add(divider.unit)
             changes[divider.left].append(ChangeOfHands(divider.unit, divider.version, divider.hop))
             count += 1
         del self._pending[: max(count, 1)]

@@ -21,7 +21,7 @@ from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
-from keyshift.wire.nodes import ASSIGNMENT, STEPS, PhaseDone, acks
+from keyshift.wire.nodes import ASSIGNMENT, ROUTERS, STEPS, PhaseDone, acks
 
 START = Assignment.contiguous(4, 2)
 FIRST, SECOND = (Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)) for unit in (0, 1))
@@ -138,7 +138,7 @@ def test_every_step_is_written_down_with_what_its_slots_measured():
 def test_what_slots_say_of_a_step_is_read_until_all_of_them_have_and_then_no_more():
     """An attempt may have thousands of steps, and another one waits until it has ended."""
     nodes, log, version = Nodes(), StepLog(START), START.version + 1
-    log.published([(version, FIRST)], 5)
+    log.published(version, [(version, FIRST)], 5)
     nodes.say(version, "released-0")
     log.read_acknowledgements(nodes)
     record = log.records[version]
@@ -291,6 +291,44 @@ def test_a_replica_that_is_late_with_a_step_ends_if_there_are_others(others, end
             lead(leader, (FIRST,))
     else:
         assert outcomes_of(lead(leader, (FIRST,))) == {START.version + 1: "rolled back"}
+
+
+def test_replicas_that_have_used_different_versions_switch_together_behind_the_last_one_of_all():
+    """The first has taken a step back; then the second has come back, with nothing but the assignment of the first."""
+    living, used, leaders = [(0, 0)], START.version + 1, []
+    agreement = Agreement(lambda: living)
+
+    def begin(member):
+        def after(path, value):
+            if path == "steps" and value.steps == ((used, SECOND),):
+                leader.request(None)
+            elif path != "assignment":
+                nodes.prepare(path, value)
+            elif value.appointment.holds:
+                nodes.end(value.assignment.version)
+
+        nodes = Nodes()
+        for router in range(config.routers):
+            nodes.publish(ROUTERS[router], 0)
+        nodes.after = after
+        leader = coordinator(nodes, appointments=Appointments(config, nodes, MemberSay(agreement, member)))
+        leaders.append(leader)
+        return leader
+
+    config = replace(CONFIG, ordering="live_robin", heartbeat_us=20_000)
+    lead(begin((0, 0)), (SECOND,))
+    living.append((1, 1))
+    begin((1, 1))
+    assert [(each.assignment, each.log.used) for each in leaders] == [(START, used), (START, START.version)]
+    for each in leaders:
+        each.request(lambda current: (FIRST,), behind=used)
+    threads = [threading.Thread(target=lead, args=(each,), daemon=True) for each in leaders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "each waits for the other one at a switch of its own"
+    assert [each.assignment for each in leaders] == [Assignment(used + 1, (1, 0, 1, 1))] * 2
 
 
 def test_the_time_in_which_others_agree_on_a_switch_is_not_that_of_the_step(monkeypatch):

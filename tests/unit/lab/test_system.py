@@ -64,8 +64,9 @@ class Job:
     def await_copies(self):
         return {0: CopiesClose(1_000_000, 3, 10, 1, 201, 3_000_000)} if self.copied else None
 
-    def request(self, make_steps, replace=False):
+    def request(self, make_steps, replace=False, behind=0):
         self.requests.append((make_steps, replace))
+        self.behind = behind
 
     def plan(self):
         """What was requested last, from where the units are."""
@@ -128,6 +129,15 @@ def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, wh
     assert copies
     assert (every_s, lag_keys) == (made.spec.job.copy_every_s, made.spec.job.copy_lag_keys)
     assert asked_whole is whole
+
+
+def test_a_request_or_a_proposal_says_for_each_stage_behind_which_version_its_steps_come():
+    made = system_of(strategy="fluid")
+    plans = made.system.plans
+    plans.request(ScaleTo(3), behind={"counter": 5})
+    assert made.job.behind == 5
+    plans.adopt(plans.propose("counter", ScaleTo(2)), {"counter": 7})
+    assert made.job.behind == 7
 
 
 def test_changes_of_several_kinds_are_migrations_one_behind_the_other_from_where_the_one_before_has_led():
@@ -403,7 +413,7 @@ def test_a_stop_waits_for_what_slots_have_measured_as_long_as_results_come(monke
 def test_the_status_says_which_slots_a_step_is_about_and_how_large_their_state_was_in_the_newest_snapshot():
     made = system_of(strategy="fluid", slots=2, to_slots=4, key_groups=4)
     made.job.log, made.job.doing = StepLog(made.job.assignment), Doing(Activity.MOVING)
-    made.job.log.published([(2, Step((Move(2, 1, 3),))), (3, Step((Move(0, 0, 2),)))], 1)
+    made.job.log.published(3, [(2, Step((Move(2, 1, 3),))), (3, Step((Move(0, 0, 2),)))], 1)
     made.job.log.ended(2, "complete", 2)
     plans = made.system.plans.of["counter"]
     of_slot = plans.status({0: 10, 1: 20, 2: 5})["of_slot"]

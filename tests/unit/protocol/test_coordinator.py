@@ -306,6 +306,13 @@ def test_a_plan_from_an_assignment_that_has_changed_meanwhile_is_made_anew():
     assert machine.planned((), machine.assignment, 2) == [MigrationDone(), PlanNext("two")]
 
 
+@pytest.mark.parametrize(("behind", "version"), [(7, 8), (11, 12)])
+def test_steps_have_later_versions_than_another_coordinator_has_used(behind, version):
+    machine = coordinator()
+    machine.submit("one")
+    assert machine.planned((SWAP,), machine.assignment, 1, behind) == [publish(version, (version, SWAP))]
+
+
 def test_a_plan_whose_request_was_cancelled_meanwhile_does_not_begin():
     machine = coordinator()
     machine.submit("one")

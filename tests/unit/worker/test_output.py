@@ -14,6 +14,7 @@ from keyshift.ordering.model import ChannelPlace
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, KINDS, MOVED, SAVEPOINT, SNAPSHOT, TICK
 from keyshift.runtime.slot import Cut, Moved
+from keyshift.runtime.succession import UnitsMoved
 from keyshift.runtime.turns import TurnEnd
 from keyshift.wire import nodes
 from keyshift.wire.config import result_schema
@@ -66,6 +67,14 @@ def given(onward, results, at_ms):
     return [row for row in rows if row[0] == DATA] + sorted({row for row in rows if row[0] != DATA})
 
 
+def received_by(batches):
+    """Slots, each with a row that goes out to it."""
+    found = []
+    for batch in batches:
+        found += zip(batch["task"].to_pylist(), received(batch.select(["value"])), strict=True)
+    return found
+
+
 def test_results_are_gathered_for_a_while_and_go_on_together(onward):
     given(onward, [result(1)], 100)  # the first row of a router has a barrier
     assert given(onward, [result(1)], 100) == []
@@ -116,6 +125,16 @@ def test_a_unit_that_comes_and_leaves_promises_what_it_has_brought_along(onward)
     onward.publish(2)
     rows = given(onward, [Moved(3, 7, 0, False, 2), result(1), Moved(3, 8, 0, True)], 102)
     assert (DATA, 2) in rows and not onward.holds
+
+
+def test_a_unit_that_comes_and_leaves_with_nothing_between_is_said_in_two_rows(onward):
+    """The next stage would hear the end at once, before the unit's results have come from where it was before."""
+    ends, comes, beside = Moved(3, 7, 0, True), Moved(3, 8, 0, False, 1), Moved(2, 8, 0, False, 1)
+    leaves, follows = Moved(3, 9, 0, True), Moved(2, 9, 0, True)
+    batches = onward.give([ends, comes, beside, leaves, follows], [], 0)
+    found = [row for slot, row in received_by(batches) if slot == 0 and row.kind == MOVED]
+    said = [decode(UnitsMoved, bytes(row.payload)) for row in found]
+    assert said == [UnitsMoved(((3, 8, 0), (2, 8, 0)), ((3, 7, 0),)), UnitsMoved((), ((3, 9, 0), (2, 9, 0)))]
 
 
 def test_no_slot_is_paused_until_a_snapshot_begins(onward):
@@ -176,10 +195,8 @@ def turns(onward):
 
 def rows_of(batches):
     """Kind, version, offset and chain of what one of the slots gets, without primers."""
-    found = []
-    for batch in batches:
-        found += zip(batch["task"].to_pylist(), received(batch.select(["value"])), strict=True)
-    return [(row.kind, row.version, row.offset, row.chain) for slot, row in found if slot == 0 and row.kind in KINDS]
+    rows = [row for slot, row in received_by(batches) if slot == 0 and row.kind in KINDS]
+    return [(row.kind, row.version, row.offset, row.chain) for row in rows]
 
 
 def test_a_slot_that_works_in_turns_says_each_of_them_and_none_is_gathered(turns):

@@ -2,8 +2,9 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from keyshift.driver.job import Job
@@ -13,7 +14,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import CopiedAhead
 from keyshift.lab.plans.stage_plans import Proposal, StagePlans
 from keyshift.model.errors import MigrationFailed, QueryDied
-from keyshift.model.keys import SlotId
+from keyshift.model.keys import NO_VERSION, SlotId, Version
 from keyshift.planner import Strategy
 
 
@@ -41,11 +42,20 @@ class JobPlans:
         for plans in self._moving:
             plans.announce(change, point)
 
-    def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
-        """Ask for a migration, which is planned when its turn comes; see ``SystemUnderTest.request``."""
+    def request(
+        self,
+        change: Change,
+        replace: bool = False,
+        stage: str | None = None,
+        behind: Mapping[str, Version] = MappingProxyType({}),
+    ) -> None:
+        """Ask for a migration, which is planned when its turn comes; see ``SystemUnderTest.request``. ``behind``: by
+        stage, see ``Coordinator.request``.
+        """
         restarts = self._spec.point().restarts
         for plans in [self.of[self._job.stage(stage).name]] if stage else self._moving:
-            self._ask(plans, partial(plans.steps, plans.next_number(change), change, None), restarts, replace)
+            make_steps = partial(plans.steps, plans.next_number(change), change, None)
+            self._ask(plans, make_steps, restarts, replace, behind)
 
     def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
         """Make the plan for a change, as the next migration would be planned now; it is not requested. ``point``:
@@ -53,23 +63,26 @@ class JobPlans:
         """
         return self.of[stage].propose(change, point)
 
-    def adopt(self, proposal: Proposal) -> int:
+    def adopt(self, proposal: Proposal, behind: Mapping[str, Version] = MappingProxyType({})) -> int:
         """Ask for what was proposed, behind all else of the stage. Gives its number there, from 0. It is planned anew
-        if the state is elsewhere when its turn comes.
+        if the state is elsewhere when its turn comes. ``behind``: see ``request``.
         """
         plans = self.of[proposal.stage]
         number = plans.next_number(proposal.change)
-        self._ask(plans, partial(plans.steps, number, proposal.change, proposal), proposal.point.restarts)
+        make_steps = partial(plans.steps, number, proposal.change, proposal)
+        self._ask(plans, make_steps, proposal.point.restarts, False, behind)
         return number
 
-    def _ask(self, plans: StagePlans, make_steps: MakeSteps, restarts: bool, replace: bool = False) -> None:
+    def _ask(
+        self, plans: StagePlans, make_steps: MakeSteps, restarts: bool, replace: bool, behind: Mapping[str, Version]
+    ) -> None:
         stage = plans.led.name
         if replace:
             self._take_back([stage])
         if restarts or self._waits(stage):
             self._waiting.append(_Queued(stage, make_steps, restarts))
         else:
-            plans.led.request(make_steps, replace)
+            plans.led.request(make_steps, replace, behind.get(stage, NO_VERSION))
 
     def _take_back(self, stages: Collection[str]) -> None:
         for each in [*self._waiting]:

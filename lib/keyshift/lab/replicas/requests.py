@@ -1,5 +1,8 @@
 """How what is requested of a job comes to its replicas: to all of them at once, or to one after the other.
 
+Replicas know a switch, and what they may compare, by its version. One of them may have used versions that another has
+not: for steps that it took back or dropped. So the steps of a request come behind the last version that any has used.
+
 For the controlling thread, unless something says otherwise.
 """
 
@@ -7,8 +10,8 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from keyshift.clock import SECOND_US
@@ -16,6 +19,7 @@ from keyshift.experiment.scenario import Change
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import NO_VERSION, SlotId, Version
 
 CATCH_UP_S = 60.0  # in which a replica that has moved must keep up with the others again, or the next one moves
 
@@ -72,12 +76,21 @@ class Requests(ABC):
         """Tell the replicas whose turn it is."""
 
 
-def _ask(replica: LedReplica, request: MoveRequest) -> None:
+def _used(replicas: Iterable[LedReplica]) -> dict[str, Version]:
+    """The last version that any of these has used in each stage."""
+    used = defaultdict[str, Version](lambda: NO_VERSION)
+    for stage in (stage for replica in replicas for stage in replica.job.stages):
+        last = log.used if (log := stage.log) else stage.assignment.version
+        used[stage.name] = max(used[stage.name], last)
+    return used
+
+
+def _ask(replica: LedReplica, request: MoveRequest, behind: Mapping[str, Version]) -> None:
     with contextlib.suppress(ServiceUnavailable):  # it has died, and nobody has looked since
         if request.proposal is None:
-            replica.system.request(request.change, stage=request.stage)
+            replica.system.plans.request(request.change, stage=request.stage, behind=behind)
         else:
-            number = replica.system.plans.adopt(request.proposal)
+            number = replica.system.plans.adopt(request.proposal, behind)
             request.told_to.append((replica, replica.job.config.attempt, number))
 
 
@@ -93,8 +106,10 @@ class Together(Requests):
                 held.add(request.stage)
                 continue
             self._waiting.remove(request)
-            for replica in self._replicas.living:
-                _ask(replica, request)
+            living = self._replicas.living
+            behind = _used(living)
+            for replica in living:
+                _ask(replica, request, behind)
 
     def _moves(self, stage: str) -> bool:
         return any(replica.system.plans.moves(stage) for replica in self._replicas.living)
@@ -113,6 +128,7 @@ class OneByOne(Requests):
     def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
         super().__init__(replicas, tell)
         self._request: MoveRequest | None = None
+        self._behind: dict[tuple[str, tuple[SlotId, ...]], Version] = {}  # of that, by stage and owners where it begins
         self._left: deque[LedReplica] = deque()  # that are still to be told of it
         self._moving: _Moving | None = None
 
@@ -137,13 +153,21 @@ class OneByOne(Requests):
             return
         self._moving = None
         if not self._left and self._waiting:
-            self._request = self._waiting.popleft()
+            self._request, self._behind = self._waiting.popleft(), {}
             self._left.extend(self._replicas.living)
         while self._left and not self._moving:
             assert self._request is not None
             if (replica := self._left.popleft()).lives:
                 self._moving = _Moving(replica, time.time())
-                _ask(replica, self._request)
+                _ask(replica, self._request, self._behind_of(replica))
+
+    def _behind_of(self, replica: LedReplica) -> dict[str, Version]:
+        """Where they begin under the same owners, their steps are the same ones, under the same versions. Whoever
+        begins elsewhere, as a step was late, has versions of its own: turns under the same one are compared.
+        """
+        used = _used(self._replicas.living)
+        begins = {stage.name: stage.assignment.owner for stage in replica.job.stages}
+        return {name: self._behind.setdefault((name, owner), used[name]) for name, owner in begins.items()}
 
     def _over(self, moving: _Moving) -> bool:
         replica = moving.replica

@@ -14,12 +14,14 @@ from keyshift.lab.judge.final_state import FinalState
 from keyshift.lab.replicas import requests, returning, system
 from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.model.keys import Assignment
 from keyshift.model.notes import Note
 from keyshift.traffic.copies import Standing
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
 
 REPLICATED = {"replicas": 3, "ordering": "live_robin"}
+START = Assignment.contiguous(4, 2)
 
 
 class Replica:
@@ -29,7 +31,7 @@ class Replica:
         self.number, self.offset, self.lives, self.dies, self.killed, self.did = number, offset, True, None, 0, []
         self.application = self.system = self
         participant = SimpleNamespace(read=lambda node: f"{node.path} of {number}:4000")
-        stages = [SimpleNamespace(participant=participant)]
+        stages = [SimpleNamespace(participant=participant, name="counter", log=None, assignment=START)]
         self.job = SimpleNamespace(config=SimpleNamespace(attempt=0, shared="run", token="secret"), stages=stages)
         self.began, self.deaths, self.isActive = NEVER_DIED, 0, True
         self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
