@@ -179,6 +179,14 @@ def processed(workload: Workload, events: pd.DataFrame, results: pd.DataFrame) -
     return events[reached.sort_index() | ~due_in(workload.stages, events)]
 
 
+def waited_for(workload: Workload, events: pd.DataFrame, offsets: Mapping[int, int]) -> pd.DataFrame:
+    """The ``events`` that a job was to process which has processed those before its ``offsets``, if they are known. One
+    behind them is lost if it must have a result; nobody waits for another one.
+    """
+    behind = events[events["offset"] >= events["router"].map(offsets)]
+    return events.drop(index=behind.index[~due_in(workload.stages, behind)]) if len(behind) else events
+
+
 def judged(
     workload: Workload,
     offered: int,
