@@ -125,6 +125,9 @@ class Consumer(_Client):
     def position(self, partition: TopicPartition) -> int:
         return self._next[partition]
 
+    def highwater(self, partition: TopicPartition) -> int:
+        return self._end(partition)
+
     def poll(self, timeout_ms: int, max_records: int = 10_000) -> dict[TopicPartition, list[Any]]:
         self._calling("kafka poll")
         deadline = time.monotonic() + timeout_ms / 1000

@@ -147,7 +147,8 @@ class Summary(_Record):
     )
     overloaded: bool = Field(
         default=False,
-        description="whether a backlog was left catch_up_s after the load, so that there are unprocessed events",
+        description="whether there are unprocessed events: a backlog was left catch_up_s after the load, or no result "
+        "of it was due",
     )
     rate_changed: bool = Field(
         default=False,

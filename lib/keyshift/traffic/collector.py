@@ -156,6 +156,10 @@ class ResultsFile:
         self._frames.append((origin, batch.replace_schema_metadata(None)))
         self.count += batch.num_rows
 
+    def latest_us(self, replica: int, slot: int) -> int:
+        """When the last frame of this log arrived, if there are replicas: none comes that arrived before. 0: none."""
+        return self._latest.get((replica, slot), 0)
+
     def roll(self, before_us: float = math.inf) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Close the current table, of what arrived before ``before_us``; returns latency, in ms, assignment version,
         slot and arrival, in microseconds since the epoch, of each event in it that counts.
@@ -275,11 +279,18 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
     say(Ready())
 
     begun = second = now_us() // SECOND_US
+    read = dict.fromkeys(parts, 0)  # up to which offset
+
+    def known_us() -> float:
+        """Until when all that replicas have given is known: one of them may have a gap that others fill."""
+        ends = {part: consumer.highwater(part) for part in parts} if config.others else {}
+        behind = [part for part, end in ends.items() if end is None or read[part] < end]
+        return min((results.latest_us(replicas[part.topic], part.partition) for part in behind), default=math.inf)
 
     def tell() -> None:
         nonlocal second
         while (end_us := (second + 1) * SECOND_US) < now_us() - _LATE_US:
-            report(second, *results.roll(end_us), begun * SECOND_US)
+            report(second, *results.roll(min(end_us, known_us())), begun * SECOND_US)
             second += 1
             if config.others:
                 say(KeepingUp(chains.standings(), chains.behind()))
@@ -303,7 +314,8 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         with topic.errors("reading"):
             fetched = consumer.poll(timeout_ms=READ_MS)
         came: list[np.ndarray] = []  # versions of results
-        for (name, slot), records in fetched.items():
+        for part, records in fetched.items():
+            (name, slot), read[part] = part, records[-1].offset + 1
             replica = replicas[name]
             for record, batch, facts in decoded(records, results.schema, config.lines):
                 if facts.turn and stale(replica, record, stage.name, slot, facts.turn.number):

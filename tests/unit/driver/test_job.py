@@ -650,6 +650,25 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
 
 
 @pytest.mark.usefixtures("clock_is_behind")
+def test_of_versions_behind_the_last_journal_of_a_process_that_was_gone_only_the_newest_is_known(job):
+    """All of the next one are."""
+    past, known, unknown = job.past(), set(), set()
+    job.stop()
+    for number in (0, 1):
+        last = past.stages["counter"].assignments[-1].version
+        publish_assignment(job, number, Assignment(last + 4, START.owner))
+        other = resumed(job, past)
+        past = other.past()
+        other.stop()
+        history = past.stages["counter"]
+        begin = history.begins[-1]
+        assert begin == last + 5 + GAP
+        known |= {last, last + 1, begin, begin + 1}
+        unknown |= {last + 2, last + 4, begin - 1}
+        assert {each for each in known | unknown if not history.knows_until(each)} == unknown
+
+
+@pytest.mark.usefixtures("clock_is_behind")
 @pytest.mark.parametrize(
     ("number", "newest", "slots"),
     [(1, Assignment(START.version + 1, (0, 1, 2, 3)), 4), (0, Assignment(START.version + 4, (1, 1, 1, 1)), 2)],

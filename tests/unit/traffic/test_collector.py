@@ -1,8 +1,10 @@
+from itertools import accumulate
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kafka import TopicPartition
 
 from keyshift.model import frames
 from keyshift.model.records import Second
@@ -220,3 +222,66 @@ def reader(said, monkeypatch, tmp_path):
 def test_a_collector_that_is_told_to_stop_reads_all_that_is_there_and_waits_for_nothing_more(said, reader):
     assert said[-1] == Collected(3) and reader.reads == 3
     assert [each for each in said if isinstance(each, Arrived)] == [Arrived({0: 2})], "without those of timers"
+
+
+class Unevenly:
+    """Stands for Kafka's consumer of logs that were written long ago. Each time it gives so many records of one of
+    them, and two seconds pass. It knows how long a log is when it has given some of it.
+    """
+
+    def __init__(self, logs, polls, said):
+        self.logs, self.polls, self.said = logs, polls, said
+        self.now_us, self.given = 100_000_000, dict.fromkeys(logs, 0)
+        self.seen = []  # at each poll, how much was said before
+
+    def assign(self, parts):
+        assert parts == list(self.logs)
+
+    def seek_to_beginning(self, *parts):
+        assert parts == tuple(self.logs)
+
+    def end_offsets(self, parts, timeout_ms):
+        return {part: len(self.logs[part]) for part in parts}
+
+    def position(self, part):
+        return self.given[part]
+
+    def highwater(self, part):
+        return None if self.logs[part] and not self.given[part] else len(self.logs[part])
+
+    def poll(self, timeout_ms):
+        self.seen.append(len(self.said))
+        self.now_us += 2_000_000
+        part, count = self.polls.pop(0)
+        first, self.given[part] = self.given[part], self.given[part] + count
+        return {part: self.logs[part][first : first + count]}
+
+
+def test_what_one_replica_has_not_given_counts_however_unevenly_logs_are_read_after_a_resume(
+    said, monkeypatch, tmp_path
+):
+    """Replica 0 has died behind turn 2, and begun anew behind turn 4. Nothing has come of slot 1."""
+
+    def log(late_ms, *turns):
+        values = [frames.encode(batch((0, 0)), frames.Facts(turn=told(turn))) for turn in turns]
+        return [
+            SimpleNamespace(partition=0, offset=offset, value=value, timestamp=1000 * turn + late_ms)
+            for offset, (turn, value) in enumerate(zip(turns, values, strict=True))
+        ]
+
+    topics = [Topic("k:1", name, partitions=2) for name in ("zero", "one")]
+    logs = {part: [] for topic in topics for part in topic.parts}
+    zero, one = TopicPartition("zero", 0), TopicPartition("one", 0)
+    logs |= {zero: log(0, 1, 2, 5, 6), one: log(100, 1, 2, 3, 4, 5, 6)}
+    reader = Unevenly(logs, [(zero, 4), (one, 3), (one, 3)], said)
+    monkeypatch.setattr(collector, "KafkaConsumer", lambda **_: reader)
+    monkeypatch.setattr(collector, "now_us", lambda: reader.now_us)
+    monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
+    output, (topic, other) = tmp_path / "r.parquet", topics
+    config = CollectorConfig(topic=topic, others=(other,), workload="keycount", parameters={}, output=output)
+    collector.collect(config, SimpleNamespace(next=lambda timeout_s: None if reader.polls else Stop()))
+    table = pq.read_table(output).to_pandas()
+    assert len(table) == 10 and sorted(table[table["first"]]["slot_turn"]) == [1, 2, 3, 4, 5, 6]
+    counted = [*accumulate(each.by_version.get(0, 0) if isinstance(each, SecondDone) else 0 for each in said)]
+    assert [counted[before - 1] for before in reader.seen] == [0, 0, 2], "as far as both have been read"
+    assert counted[-1] == 6

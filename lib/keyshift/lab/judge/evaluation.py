@@ -12,7 +12,7 @@ import pyarrow as pa
 from keyshift.analysis.metrics import FAULT, Offered
 from keyshift.analysis.tables import BY_KEY
 from keyshift.clock import SECOND_US
-from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd, judged, judged_cuts, processed
+from keyshift.lab.judge.final_state import CopiedAhead, FinalState, StageEnd, judged, judged_cuts, processed, waited_for
 from keyshift.lab.judge.spilled import spilled_of
 from keyshift.model.records import Instance, Measured, Sample
 from keyshift.planner.scaling import Scaling
@@ -80,9 +80,12 @@ class EndedJob:
         self._spilled = spilled_of(workload, traffic, feed.offered, final, overloaded)
         if self._spilled:  # then nobody needs whole tables
             self._frames, made = self._spilled.frames, self._spilled.made
+            self._left_out = self._spilled.left_out
         else:
-            self.events, self._frames = traffic.offered(before=(final.offsets or None) if overloaded else None)
-            self._results, made = traffic.results(), len(self.events)
+            events, self._frames = traffic.offered(before=(final.offsets or None) if overloaded else None)
+            self.events = waited_for(workload, events, final.offsets)
+            self._results, made = traffic.results(), len(events)
+            self._left_out = made - len(self.events)
         pa.default_memory_pool().release_unused()  # what reading took: a sixth of the peak
         self._offered_per_event = int(self._frames_read["events"].sum()) / max(1, made)
         if overloaded and not final.offsets:
@@ -129,7 +132,7 @@ class EndedJob:
         """The verdict on each replica that lived to the end, by itself: as if no copy of another one had come."""
         found, offered = {}, self.feed.offered or 0
         for number, final in self.final.replicas.items():
-            events, frames = self.events, self._frames
+            events, frames = waited_for(self.workload, self.events, final.offsets), self._frames
             if self._overloaded:  # each has stopped at a place of its own
                 events, frames = (each[each["offset"] < each["router"].map(final.offsets)] for each in (events, frames))
                 offered = int(frames["events"].sum())
@@ -230,6 +233,8 @@ class EndedJob:
                 f"{again} results came once more, from behind the checkpoint that the job went on from: the verdict is "
                 "about the last of each, latency about the first"
             )
+        if self._left_out:
+            notes.append(f"{self._left_out} events were not processed: no result of them is due, so nobody waited")
         if self.final.told_of:
             notes += self.final.told_of(self.events)
         if self._replicas:
@@ -250,7 +255,7 @@ class EndedJob:
         assert self.feed.offered is not None
         if self._overloaded and not self.final.offsets:
             return self.feed.offered - self.offered_for(len(self.events))
-        return self.feed.offered - int(self._frames_read["events"].sum())
+        return self.feed.offered - int(self._frames_read["events"].sum()) + self.offered_for(self._left_out)
 
     def tables(
         self, span: Span, numbers: Mapping[str, int] | None = None, scalings: Sequence[Scaling] = ()

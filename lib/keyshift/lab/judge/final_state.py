@@ -134,7 +134,20 @@ def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalSt
         heartbeat_us=job.config.heartbeat_us if job.config.in_turns else 0,
         **more,
     )
-    return replace(state, cuts=cuts_of(store, state)) if job.config.keep_snapshots else state
+    if not job.config.keep_snapshots:
+        return state
+    cuts = cuts_of(store, state)
+    known = {name: cut for name, cut in cuts.items() if _has_known_past(job, cut)}
+    notes = [*state.notes]
+    if unknown := len(cuts) - len(known):
+        notes.append(f"{unknown} snapshots of a process that was gone are not judged: its steps are not known")
+    return replace(state, cuts=known, notes=notes)
+
+
+def _has_known_past(job: Job, cut: FinalState) -> bool:
+    """Whether it is known who had each unit until then."""
+    versions = {stage.name: stage.ownership.assignments[-1].version for stage in cut.stages}
+    return all(stage.history.knows_until(versions[stage.name]) for stage in job.stages)
 
 
 def cuts_of(store: SavepointStore, final: FinalState) -> dict[str, FinalState]:
@@ -177,6 +190,14 @@ def processed(workload: Workload, events: pd.DataFrame, results: pd.DataFrame) -
     answered = pd.MultiIndex.from_frame(events[origin]).isin(pd.MultiIndex.from_frame(results[origin]))
     reached = pd.Series(answered)[::-1].groupby([events["router"], events["key"]]).cummax()
     return events[reached.sort_index() | ~due_in(workload.stages, events)]
+
+
+def waited_for(workload: Workload, events: pd.DataFrame, offsets: Mapping[int, int]) -> pd.DataFrame:
+    """The ``events`` that a job was to process which has processed those before its ``offsets``, if they are known. One
+    behind them is lost if it must have a result; nobody waits for another one.
+    """
+    behind = events[events["offset"] >= events["router"].map(offsets)]
+    return events.drop(index=behind.index[~due_in(workload.stages, behind)]) if len(behind) else events
 
 
 def judged(

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.folders import REMEDY
-from keyshift.lab.judge.final_state import FinalState, judging
+from keyshift.lab.judge.final_state import FinalState, judging, waited_for
 from keyshift.model.errors import service_errors
 from keyshift.model.keys import ALL_UNITS, units_of
 from keyshift.results import verdict
@@ -33,19 +33,25 @@ def spilled_of(
         return None
     if overloaded and not final.offsets:
         return None
-    return Spilled(workload, traffic.portions, offered, final.offsets if overloaded else None)
+    return Spilled(workload, traffic.portions, offered, final.offsets if overloaded else None, final.offsets)
 
 
 class Spilled:
     """Events and results of a run on disk, in files for *slices* of neighbouring units, of which each part of a verdict
-    has some. ``offered``: about how many events. ``before``: see ``Traffic.offered``.
+    has some. ``offered``: about how many events. ``before``: see ``Traffic.offered``. ``ends``: see ``waited_for``.
 
-    ``made``: how many events. ``frames``: all of them. ``begins``: of parts, see ``judge_parts``.
+    ``made``: how many events, of which so many are ``left_out``, as nobody waited for them. ``frames``: all of them.
+    ``begins``: of parts, see ``judge_parts``.
     Raises ServiceUnavailable if the disk is full, or what is to be read is not there any more.
     """
 
     def __init__(
-        self, workload: Workload, portions: Portions, offered: int, before: Mapping[int, int] | None = None
+        self,
+        workload: Workload,
+        portions: Portions,
+        offered: int,
+        before: Mapping[int, int] | None = None,
+        ends: Mapping[int, int] | None = None,
     ) -> None:
         self._workload, self._portions = workload, portions
         units = workload.key_groups * workload.bins
@@ -53,8 +59,12 @@ class Spilled:
         self._events, self._results = (
             _SlicedRows(portions.folder / name, workload, slices) for name in ("events", "results")
         )
-        frames = []
+        frames, self.made = [], 0
+        all_due = all(stage.due is None for stage in workload.stages)
         for some, of_some in portions.events(before):
+            self.made += len(some)
+            if ends and not all_due:
+                some = some.take(waited_for(workload, some.to_pandas(), ends).index.to_numpy())
             self._events.add(some)
             frames.append(of_some)
         for some in portions.results():
@@ -62,8 +72,9 @@ class Spilled:
         self._events.write()
         self._results.write()
         self.frames: pd.DataFrame = pd.concat(frames, ignore_index=True)
-        self.made = int(self._events.counts.sum())
-        parts = max(1, -(-self.made // verdict.PART_EVENTS))
+        kept = int(self._events.counts.sum())
+        self.left_out = self.made - kept
+        parts = max(1, -(-kept // verdict.PART_EVENTS))
         part_of, begins = verdict.shared_out(self._events.counts, parts)
         self.begins: list[int] = (-(-begins * units // slices)).tolist()
         self._parts = [np.flatnonzero(part_of == number).tolist() for number in range(len(begins) + 1)]

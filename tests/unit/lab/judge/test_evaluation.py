@@ -124,6 +124,39 @@ def test_events_that_routers_have_made_are_not_counted_as_those_that_were_offere
     assert (stopped.unprocessed, stopped.offered_for(processed)) == (3 * (made - processed), 3 * processed)
 
 
+class OfEvenKeys(KeyCount):
+    """Of which only events of even keys have a result."""
+
+    @property
+    def stages(self):
+        return tuple(replace(stage, due=even) for stage in super().stages)
+
+
+def even(events):
+    return np.asarray(events["key"].to_numpy() % 2 == 0)
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_of_events_that_a_stopped_job_has_not_read_those_are_lost_of_which_a_result_is_due(lost):
+    """Nobody has waited for the others: no result of them could come."""
+    given = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 32, "seed": 1}
+    offered, processed = (run_sequentially(KeyCount(**given), [NOT_YET], frames=number) for number in (10, 7))
+    results = processed.results[processed.results["key"] % 2 == 0].assign(replica=0, first=True)
+    late = offered.events["offset"] >= 7
+    awaited = offered.events[late & (offered.events["key"] % 2 == 0)]
+    events = offered.events.drop(index=awaited.index[lost:])
+    frames = events.groupby(["router", "offset"], as_index=False).agg(events=("key", "size")).assign(watermark=0)
+    traffic = SimpleNamespace(portions=None, seconds=[], results=lambda: results)
+    traffic.offered = lambda before: (events, frames)
+    stage = StageEnd("counter", Ownership([NOT_YET]), [1], {}, [])
+    final = FinalState({0: 7, 1: 7}, lambda timers, units: iter(processed.final), [stage], (), ())
+    ended = EndedJob(OfEvenKeys(**given), traffic, SimpleNamespace(offered=len(events)), final, [])
+    found, left_out = ended.verdict(), int(late.sum()) - len(awaited)
+    assert (found.lost, found.ok) == (lost, not lost), found.examples
+    assert 0 < left_out == ended.unprocessed
+    assert ended.notes == [f"{left_out} events were not processed: no result of them is due, so nobody waited"]
+
+
 @pytest.fixture
 def facts_of(ended, monkeypatch):
     """What ``evaluation`` says beside its tables of a run with these records of one migration."""

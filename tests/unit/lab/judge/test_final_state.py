@@ -154,6 +154,29 @@ def test_a_snapshot_is_right_that_has_what_a_run_up_to_its_offsets_leaves_and_no
     assert judged(offsets=dict.fromkeys(range(ROUTERS), BEFORE - 1)).unexpected > 0
 
 
+def test_of_a_process_that_was_gone_only_snapshots_are_judged_of_which_all_steps_are_known(monkeypatch):
+    """It had written down version 2, and moved units with 4; the next one went on with version 9."""
+    store = store_of()
+    monkeypatch.setattr(final_state, "SavepointStore", lambda *told: store)
+    for name, version in (("a", 2), ("b", 3), ("c", 5), ("d", 6), ("e", 11), ("last", 12)):
+        name, manifest = name if name == "last" else f"snapshot-{name}", SavepointManifest()
+        saved = SlotSaved(tuple(write(store, name, "counter-0", [(0, state(0))], 10_000)))
+        manifest.add("counter", {"slot-0": saved}, Assignment(version, (0,)))
+        store.commit(name, manifest)
+    versions = Assignments(Assignment(version, (0,)) for version in (1, 2, 6, 9, 10, 11))
+    job = SimpleNamespace(
+        config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=True, in_turns=False),
+        savepoints=[Savepoint("last", {}, {"counter": {}})],
+        stages=[SimpleNamespace(name="counter", history=StageHistory(versions, [1, 9], [], [2]))],
+        revoked=(),
+        notes=[],
+        snapshots=CompletedSnapshots(),
+    )
+    final = final_state.of_job(job, {"counter": StageTold()})
+    assert list(final.cuts) == ["snapshot-a", "snapshot-b", "snapshot-e"]
+    assert final.notes == ["2 snapshots of a process that was gone are not judged: its steps are not known"]
+
+
 def test_a_snapshot_that_cannot_be_read_is_bad(judged):
     def gone(timers, units):
         raise ServiceUnavailable("its segment is not there")

@@ -32,6 +32,7 @@ COUNTER = StageHistory(
     assignments=Assignments([BEGUN, Assignment(2, BEGUN.owner), Assignment(5, (SlotId(1),) * 4)]),
     begins=[0],
     records=[StepRecord(1, STEP, 10, 11, 12, None, "late", {0: LEFT}, {1: CAME}), StepRecord(2, STEP, 20)],
+    known_until=[2],
 )
 PAST = Past(
     stages={"counter": COUNTER, "second": replace(COUNTER, records=[])},
