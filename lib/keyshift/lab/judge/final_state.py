@@ -17,6 +17,7 @@ from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.model.keys import SomeUnits
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
+from keyshift.objects import damage_told
 from keyshift.planner import Decision
 from keyshift.results import verdict
 from keyshift.results.copies import repeated
@@ -104,7 +105,8 @@ def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalSt
     manifests: dict[str, SavepointManifest] = {}
     for saved in job.savepoints:
         try:
-            manifests[saved.name] = store.manifest(saved.name)
+            with damage_told(store.committed, saved.name):
+                manifests[saved.name] = store.manifest(saved.name)
         except (Damaged, NotThere) as error:
             if saved is final:
                 raise

@@ -111,6 +111,14 @@ def test_a_savepoint_that_the_store_has_lost_is_told_and_the_last_one_is_judged_
         ended(monkeypatch, UNITS, store_of(), gone="last")
 
 
+def test_a_savepoint_before_the_last_whose_manifest_the_store_does_not_deliver_is_told(monkeypatch):
+    store = store_of()
+    store.client.rotten.add("savepoints/job/first/manifest.json")
+    final = ended(monkeypatch, UNITS, store)
+    assert [each.name for each in final.stages[0].ownership.savepoints] == ["savepoint last"]
+    assert "it is not known what was in a savepoint: savepoints/job/first/manifest.json" in final.notes[1]
+
+
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 PARAMETERS = {"key_groups": 8, "keys": 60, "skew": 0.5, "state_bytes": 32, "seed": 3}
