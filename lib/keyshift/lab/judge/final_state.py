@@ -82,7 +82,8 @@ class FinalState:
     planned_s: float | None = None  # how long the first plan took, if there was one
     copied: CopiedAhead = NOTHING_COPIED
     snapshots: Sequence[SnapshotRecord] = ()
-    cuts: Mapping[str, "FinalState"] | None = None  # the same at each snapshot by name, if they are to be judged
+    # The same at each snapshot by name, if they are to be judged; the verdict on one that cannot be read.
+    cuts: Mapping[str, "FinalState | Judgement"] | None = None
     heartbeat_us: int = 0  # of an epoch, if slots worked in turns
     stopped: bool = True  # no: a cut, behind which the job went on
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
@@ -139,15 +140,19 @@ def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalSt
     return replace(state, cuts=cuts_of(store, state)) if job.config.keep_snapshots else state
 
 
-def cuts_of(store: SavepointStore, final: FinalState) -> dict[str, FinalState]:
+def cuts_of(store: SavepointStore, final: FinalState) -> dict[str, FinalState | Judgement]:
     """The state at every snapshot that is in the ``store`` of a job, as if the job, which ended as ``final``, had ended
-    there. Raises ServiceUnavailable.
+    there; the verdict if that is not there as it was written. Raises ServiceUnavailable.
     """
     return {name: _cut(store, name, final) for name in store.committed(SNAPSHOT_PREFIX)}
 
 
-def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState:
-    manifest = store.manifest(name)
+def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState | Judgement:
+    try:
+        with damage_told(store.committed, name):
+            manifest = store.manifest(name)
+    except (Damaged, NotThere) as error:
+        return _unreadable(error)
 
     def end(stage: StageEnd) -> StageEnd:
         found = _inventory(name, manifest.stages[stage.name])
@@ -229,7 +234,10 @@ def judged_cuts(
     Each is that on a run which has ended there: of the input before its offsets, and of the results under versions
     before its own. So it takes as long as so many verdicts, on half of the run on average.
     """
-    return {name: _judged_cut(workload, events, frames, results, cut) for name, cut in (final.cuts or {}).items()}
+    return {
+        name: cut if isinstance(cut, Judgement) else _judged_cut(workload, events, frames, results, cut)
+        for name, cut in (final.cuts or {}).items()
+    }
 
 
 def _judged_cut(
@@ -240,7 +248,11 @@ def _judged_cut(
     try:
         return judged(workload, int(frames["events"].sum()), events, frames, before, cut)
     except ServiceUnavailable as error:
-        return Judgement(0, 0, 0, 1, 0, 0, 0, (f"wrong: it cannot be read: {error}",))
+        return _unreadable(error)
+
+
+def _unreadable(error: ServiceUnavailable) -> Judgement:
+    return Judgement(0, 0, 0, 1, 0, 0, 0, (f"wrong: it cannot be read: {error}",))
 
 
 def _parts(
