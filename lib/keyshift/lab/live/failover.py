@@ -171,7 +171,7 @@ class JobFailover:
     def readable(self, journal: J) -> J:
         """Leave out what has read events that Kafka has lost: all that came out behind what is left is revoked, also of
         those events, and comes once more. What cannot be read stays: an attempt dies of it, and the next begins from
-        the one before.
+        the one before, in this process or another.
 
         Raises InputLost if each snapshot that was committed is to be judged, for which all that it has read has to be
         there.
