@@ -6,18 +6,21 @@ from types import SimpleNamespace
 from typing import Any
 
 from minio.error import S3Error
+from urllib3.exceptions import ProtocolError
 
 
 class MemoryBucket:
     """As much of the client as our code uses, over a dictionary.
 
-    ``error``: what every call raises; ``failures``: what the next looks for the bucket raise, one each.
+    ``error``: what every call raises; ``failures``: what the next looks for the bucket raise, one each. ``rotten``:
+    objects that are listed and never delivered.
     """
 
     def __init__(self, error: Exception | None = None, failures: Iterable[Exception] = ()) -> None:
         self.objects: dict[str, bytes] = {}
         self.sizes: dict[str, tuple[int, int]] = {}  # of what was written, and of its parts
         self.buckets: set[str] = set()
+        self.rotten: set[str] = set()
         self.error, self.failures = error, list(failures)
 
     def _called(self) -> None:
@@ -34,6 +37,8 @@ class MemoryBucket:
         self._called()
         if (found := self.objects.get(name)) is None:
             raise s3_error("NoSuchKey")
+        if name in self.rotten:
+            raise ProtocolError("connection broken")
         if (offset or length) and offset >= len(found):
             raise s3_error("InvalidRange")
         data = bytes(found[offset : offset + length if length else None])

@@ -1,8 +1,8 @@
 """Objects in a bucket of an S3 store: MinIO, unless a profile names another. The only module that knows its client."""
 
 import io
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
@@ -13,7 +13,16 @@ from tqdm.utils import CallbackIOWrapper
 from urllib3.exceptions import HTTPError
 
 from keyshift.endpoints import Endpoints
-from keyshift.model.errors import BadInput, Damaged, KeyshiftError, NotThere, Refused, service_errors
+from keyshift.model.errors import (
+    BadInput,
+    Damaged,
+    KeyshiftError,
+    NotThere,
+    Refused,
+    ServiceUnavailable,
+    Undelivered,
+    service_errors,
+)
 
 # S3 error codes by what the reader has to do about them.
 REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}
@@ -81,9 +90,9 @@ class Bucket:
 
     def get(self, name: str, offset: int = 0, length: int = 0) -> bytes:
         """Read ``length`` bytes of an object from ``offset`` on (0: all). Raises NotThere if there is no such object,
-        and Damaged if it ends before them.
+        Damaged if it ends before them, and Undelivered if they do not come.
         """
-        with self._talking(f"{self._prefix}{name} cannot be read"):
+        with self._talking(f"{self._prefix}{name} cannot be read", Undelivered):
             response = self._client.get_object(self._name, self._prefix + name, offset=offset, length=length)
             try:
                 return bytes(response.read())
@@ -127,12 +136,14 @@ class Bucket:
             raise BadInput(f"bucket {self._name!r}: {error}; 3 to 63 small letters, digits, dots and dashes") from None
         return True
 
-    def _talking(self, trouble: str) -> AbstractContextManager[None]:
+    def _talking(
+        self, trouble: str, otherwise: type[ServiceUnavailable] = ServiceUnavailable
+    ) -> AbstractContextManager[None]:
         return service_errors(
-            (MinioException, HTTPError, OSError, ParseError), lambda error: self._explained(trouble, error)
+            (MinioException, HTTPError, OSError, ParseError), lambda error: self._explained(trouble, error, otherwise)
         )
 
-    def _explained(self, trouble: str, error: Exception) -> str | KeyshiftError:
+    def _explained(self, trouble: str, error: Exception, otherwise: type[ServiceUnavailable]) -> KeyshiftError:
         where = f"MinIO at {self._address}"
         if isinstance(error, S3Error):
             if error.code in REFUSED:
@@ -154,4 +165,23 @@ class Bucket:
             said = f"does not answer ({type(cause).__name__}): start it with `keyshift up`, or check the address"
         else:
             said = f"does not answer like MinIO ({str(error).partition(chr(10))[0][:120]}): check the address"
-        return f"{trouble}: {where} {said}"
+        return otherwise(f"{trouble}: {where} {said}")
+
+
+@contextmanager
+def damage_told(ask: Callable[[str], object], name: str) -> Iterator[None]:
+    """Raise Damaged, in place of Undelivered, if the store answers when something else is asked of it about ``name``.
+    Inside, an object is read, as often as there is time for.
+
+    MinIO has checksums of its files. Where one has rotted or is gone it delivers no bytes, but breaks off, or says that
+    it is busy or has an internal error, as often as it is asked: whoever reads takes that for a store that is away.
+    """
+    try:
+        yield
+    except Undelivered as error:
+        try:
+            ask(name)
+        except ServiceUnavailable:
+            raise error from None
+        what, *_ = str(error).split(": ")  # the rest tells how to start a store that is away
+        raise Damaged(f"{what}, and the store answers otherwise: it is damaged") from error

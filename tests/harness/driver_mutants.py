@@ -81,7 +81,7 @@ def removes_the_savepoint_that_it_would_go_on_from_without_a_snapshot(original, 
     CALM,
     lives=tuple(Life(0.3, "kill", (Fault("fail", "zookeeper acknowledge", n),)) for n in (60, 1, 2)),
 )
-def discards_a_snapshot_of_which_an_attempt_has_died(original, job):
+def discards_a_snapshot_of_which_an_attempt_has_died(original, job, said):
     if (snapshot := job.snapshots.last) and snapshot.name == job.config.restore:
         job.snapshots.replace(job.snapshots.newest[:-1])
 

@@ -14,8 +14,8 @@ from minio.error import InvalidResponseError
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, ProtocolError
 
 from keyshift.endpoints import Endpoints
-from keyshift.model.errors import BadInput, NotThere, Refused, ServiceUnavailable
-from keyshift.objects import PART_BYTES, Bucket
+from keyshift.model.errors import BadInput, Damaged, NotThere, Refused, ServiceUnavailable, Undelivered
+from keyshift.objects import PART_BYTES, Bucket, damage_told
 from memory_bucket import MemoryBucket, s3_error
 from waits import only_here
 
@@ -66,6 +66,41 @@ def test_whatever_goes_wrong_is_one_line_that_names_the_object_the_address_and_w
         line = str(told.value)
         assert line.startswith(f"{trouble}: MinIO at store:9000 {words}")
         assert "\n" not in line and "a-secret" not in line
+
+
+@pytest.mark.parametrize("error", [UNREACHABLE, ProtocolError("cut off"), s3_error("SlowDownRead")])
+def test_an_object_that_does_not_come_is_told_from_anything_else_that_is_not_done(error):
+    """The store may have found that it is damaged."""
+    for call in CALLS.values():
+        with pytest.raises(ServiceUnavailable) as told:
+            call(objects(MemoryBucket(error)))
+        assert isinstance(told.value, Undelivered) is (call is CALLS["runs/a/1 cannot be read"])
+
+
+def test_what_a_store_does_not_deliver_that_answers_otherwise_is_damaged():
+    client = MemoryBucket()
+    here = objects(client)
+    for name in ("a/1", "a/2"):
+        here.put(name, b"content")
+    client.rotten = {"runs/a/1"}
+    words = "^runs/a/1 cannot be read, and the store answers otherwise: it is damaged$"
+    with pytest.raises(Damaged, match=words), damage_told(here.names, "a"):
+        here.get("a/1")
+    with damage_told(here.names, "a"):
+        assert here.get("a/2") == b"content"
+
+
+@pytest.mark.parametrize("error", [UNREACHABLE, s3_error("SlowDown")])
+def test_of_a_store_that_is_away_nothing_is_known(error):
+    here = objects(MemoryBucket(error))
+    with pytest.raises(Undelivered, match="a/1 cannot be read"), damage_told(here.names, "a"):
+        here.get("a/1")
+
+
+@pytest.mark.parametrize("error", [Refused("AccessDenied"), ServiceUnavailable("no database can be made")])
+def test_what_else_fails_while_an_object_is_read_says_nothing_about_it(error):
+    with pytest.raises(type(error), match=str(error)), damage_told(objects(MemoryBucket()).names, "a"):
+        raise error
 
 
 def test_refused_credentials_and_a_missing_object_are_told_from_a_store_that_is_away():

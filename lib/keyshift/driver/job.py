@@ -5,14 +5,14 @@ import dataclasses
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from keyshift.clock import now_us
 from keyshift.driver.attempt import Unfinished
-from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
+from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots, found_damaged
 from keyshift.driver.job_faults import JobFaults, ServicesToHit
 from keyshift.driver.query import Query, StartQuery
 from keyshift.driver.snapshotter import Snapshotter
@@ -189,13 +189,15 @@ class Job:
 
         Without one, from the savepoint that the job was started from, or else the beginning of the input; raises
         NotThere if what comes behind that is gone. A snapshot or savepoint counts no more if a slot has said that it is
-        damaged or gone, whatever else has ended the attempt. The newest assignments hold, as every unit is made anew
-        wherever it belongs. Steps that had not switched, and requests that had not begun, come afterwards; copies are
-        not repeated.
+        damaged or gone, and it is, whatever else has ended the attempt. The newest assignments hold, as every unit is
+        made anew wherever it belongs. Steps that had not switched, and requests that had not begun, come afterwards;
+        copies are not repeated.
         """
         self.read_log()
         self._query.end_snapshots()
-        self._give_up_unreadable()
+        if not self.config.restore_of:  # which another replica has written
+            with contextlib.suppress(ServiceUnavailable):  # then nobody knows
+                self._give_up_unreadable([stage.participant.read_below(nodes.UNREADABLE) for stage in self.stages])
         self._go_on(self._query.stop_for_the_next())
 
     def _go_on(self, unfinished: Sequence[Unfinished], resumed: bool = False) -> None:
@@ -240,9 +242,9 @@ class Job:
 
     def resume(self, past: Past) -> None:
         """Go on with a job that was claimed from another driver, as after the death of the query. ``config``: of an
-        attempt that is not older than ``past``. What has happened since then is found in ZooKeeper, and nothing more
-        happens there: the version that this driver goes on with is one that the other never publishes, and never has,
-        even if ZooKeeper has lost its last seconds.
+        attempt that is not older than ``past``. What has happened since then is found in ZooKeeper, also which
+        snapshots cannot be read, and nothing more happens there: the version that this driver goes on with is one that
+        the other never publishes, and never has, even if ZooKeeper has lost its last seconds.
         """
         self.savepoints, self.notes[:] = past.savepoints, past.notes
         self.snapshots.replace(past.snapshots)
@@ -255,6 +257,8 @@ class Job:
             for stage in self.stages:
                 stage.history = past.stages[stage.name]
             left = [stage.history.find_later(participant, stage.name, attempt) for stage in self.stages]
+            roots = [nodes.of_stage(n, stage.name) for n in attempts(participant, config.job) for stage in self.stages]
+            self._give_up_unreadable([participant.read_below(nodes.UNREADABLE.below(root)) for root in roots])
         tasks = {  # a restart that was under way may have led to more
             each.stage: max(each.slots, *(owner + 1 for owner in of.assignment.owner))
             for each, of in zip(config.chain(), left, strict=True)
@@ -262,23 +266,19 @@ class Job:
         self.config = dataclasses.replace(config.with_slots(tasks), attempt=attempt)
         self._go_on(left, resumed=True)
 
-    def _give_up_unreadable(self) -> None:
-        """Give up the newest snapshot, or without one the savepoint of a restart, if the attempt has begun from it and
-        a slot has found that it is not there as it was written. That a slot has not read its part says nothing: it may
-        have been killed, or the store was away.
+    def _give_up_unreadable(self, said: Iterable[Mapping[str, nodes.Unreadable]]) -> None:
+        """Give up the newest snapshot, and without one the savepoint of a restart, as long as slots have ``said`` that
+        it is not there as it was written, and it is not. That a slot has not read its part says nothing: it may have
+        been killed, or the store was away.
         """
-        begin = self.snapshots.last or self._begun_from
-        if begin is None or begin.name != self.config.restore or self.config.restore_of:
-            return
-        with contextlib.suppress(ServiceUnavailable):  # then nobody knows
-            said = [each for stage in self.stages for each in stage.participant.read_below(nodes.UNREADABLE).values()]
-            for found in said[:1]:
-                if not self.snapshots.last:
-                    self._begun_from, self._first_version = None, NO_VERSION
-                self.snapshots.replace(self.snapshots.newest[:-1])
-                before = self.snapshots.last or self._begun_from
-                words = before.name if before else "the beginning of the input"
-                self.note(f"{found.name} counts no more: {found.why}; the job goes on from {words}")
+        why = found_damaged(SavepointStore(self.config.endpoints, self.config.job), said)
+        while (begin := self.snapshots.last or self._begun_from) and begin.name in why:
+            if not self.snapshots.last:
+                self._begun_from, self._first_version = None, NO_VERSION
+            self.snapshots.replace(self.snapshots.newest[:-1])
+            before = self.snapshots.last or self._begun_from
+            words = before.name if before else "the beginning of the input"
+            self.note(f"{begin.name} counts no more: {why[begin.name]}; the job goes on from {words}")
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them).

@@ -37,6 +37,10 @@ class Damaged(ServiceUnavailable):
     """What a service has is not what was written there."""
 
 
+class Undelivered(ServiceUnavailable):
+    """A store did not deliver an object: it is away, or has found by itself that the object is damaged."""
+
+
 class RunsElsewhere(ServiceUnavailable):
     """Another process, which need not be on this machine, is at work for the job."""
 

@@ -499,6 +499,64 @@ def test_a_savepoint_that_is_gone_gives_way_to_the_beginning_of_the_input(job):
     assert "it does not exist; the job goes on from the beginning of the input" in job.notes[-1].text
 
 
+def test_what_a_slot_found_to_be_damaged_costs_no_snapshot_while_the_driver_can_read_it_or_the_store_is_away(job):
+    newest = snapshot(START.version + 4, 9)
+    switch_to(job, START.version + 2, newest.version)
+    SavepointStore(CONFIG.endpoints, "job").commit(newest.name, SavepointManifest("keycount"))
+    job.snapshots.replace([snapshot(START.version + 2, 5), newest])
+    for error in (None, ConnectionResetError()):
+        job.recover()
+        unreadable(job, newest.version)
+        job.bucket.error = error
+        job.recover()
+        assert job.config.restore == newest.name and job.notes == []
+
+
+def past_of(job):
+    """Of a job that has taken two snapshots behind a restart, and is gone."""
+    job.restart("counter", Assignment(START.version, MOVED))
+    past = replace(job.past(), snapshots=[snapshot(job.counter.assignment.version + later, later) for later in (4, 7)])
+    job.stop()
+    return past
+
+
+def found_unreadable(job, number, name):
+    """An attempt of another process, which has died of it before there was a journal."""
+    publish_assignment(job, number, Assignment(job.counter.assignment.version + number, MOVED))
+    at(job, number).acknowledge(nodes.UNREADABLE[1], nodes.Unreadable(name, f"{name} is rotten"))
+
+
+@pytest.mark.parametrize("found", range(4))
+def test_another_process_leaves_out_what_slots_have_found_to_be_damaged_since_the_journal_was_written(job, found):
+    """Otherwise each resume would die of it, and end for good where none may."""
+    past = past_of(job)
+    first, second = past.snapshots
+    in_order = [second, first, past.begun_from]
+    for number, each in enumerate(in_order[:found], 2):
+        found_unreadable(job, number, each.name)
+    other = resumed(job, past)
+    left = [*in_order, None][found]
+    assert other.config.restore == (left and left.name) and job.offsets[-1] == (left and left.offsets)
+    assert (other.snapshots.last, other.past().begun_from) == ((left, past.begun_from) if found < 2 else (None, left))
+    begin = [second.version, first.version, past.first_version, NO_VERSION][found]
+    assert begin in other.revoked and begin - 1 not in other.revoked
+    names = [*(each.name for each in in_order), "the beginning of the input"]
+    assert [note.text for note in other.notes] == [
+        f"{name} counts no more: {name} is rotten; the job goes on from {then}"
+        for name, then in itertools.pairwise(names[: found + 1])
+    ]
+    assert {first.name, second.name} <= other.snapshots.needed, "the journal on disk names them"
+
+
+def test_what_slots_found_to_be_damaged_and_the_store_has_back_is_what_another_process_goes_on_from(job):
+    past = past_of(job)
+    newest = past.snapshots[-1]
+    found_unreadable(job, 2, newest.name)
+    SavepointStore(CONFIG.endpoints, "job").commit(newest.name, SavepointManifest("keycount"))
+    other = resumed(job, past)
+    assert other.config.restore == newest.name and other.notes == []
+
+
 @pytest.mark.parametrize("restores", [RESTORES, {0: nodes.Restored((), 1)}], ids=["has restored", "restores"])
 def test_the_death_of_an_attempt_that_restores_or_has_restored_costs_no_snapshot(job, restores):
     """Killed workers, or a store that is away, say nothing about it."""

@@ -17,6 +17,7 @@ from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.model.keys import SomeUnits
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
+from keyshift.objects import damage_told
 from keyshift.planner import Decision
 from keyshift.results import verdict
 from keyshift.results.copies import repeated
@@ -81,7 +82,8 @@ class FinalState:
     planned_s: float | None = None  # how long the first plan took, if there was one
     copied: CopiedAhead = NOTHING_COPIED
     snapshots: Sequence[SnapshotRecord] = ()
-    cuts: Mapping[str, "FinalState"] | None = None  # the same at each snapshot by name, if they are to be judged
+    # The same at each snapshot by name, if they are to be judged; the verdict on one that cannot be read.
+    cuts: Mapping[str, "FinalState | Judgement"] | None = None
     heartbeat_us: int = 0  # of an epoch, if slots worked in turns
     stopped: bool = True  # no: a cut, behind which the job went on
     struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
@@ -104,7 +106,8 @@ def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalSt
     manifests: dict[str, SavepointManifest] = {}
     for saved in job.savepoints:
         try:
-            manifests[saved.name] = store.manifest(saved.name)
+            with damage_told(store.committed, saved.name):
+                manifests[saved.name] = store.manifest(saved.name)
         except (Damaged, NotThere) as error:
             if saved is final:
                 raise
@@ -150,15 +153,19 @@ def _has_known_past(job: Job, cut: FinalState) -> bool:
     return all(stage.history.knows_until(versions[stage.name]) for stage in job.stages)
 
 
-def cuts_of(store: SavepointStore, final: FinalState) -> dict[str, FinalState]:
+def cuts_of(store: SavepointStore, final: FinalState) -> dict[str, FinalState | Judgement]:
     """The state at every snapshot that is in the ``store`` of a job, as if the job, which ended as ``final``, had ended
-    there. Raises ServiceUnavailable.
+    there; the verdict if that is not there as it was written. Raises ServiceUnavailable.
     """
     return {name: _cut(store, name, final) for name in store.committed(SNAPSHOT_PREFIX)}
 
 
-def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState:
-    manifest = store.manifest(name)
+def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState | Judgement:
+    try:
+        with damage_told(store.committed, name):
+            manifest = store.manifest(name)
+    except (Damaged, NotThere) as error:
+        return _unreadable(error)
 
     def end(stage: StageEnd) -> StageEnd:
         found = _inventory(name, manifest.stages[stage.name])
@@ -248,7 +255,10 @@ def judged_cuts(
     Each is that on a run which has ended there: of the input before its offsets, and of the results under versions
     before its own. So it takes as long as so many verdicts, on half of the run on average.
     """
-    return {name: _judged_cut(workload, events, frames, results, cut) for name, cut in (final.cuts or {}).items()}
+    return {
+        name: cut if isinstance(cut, Judgement) else _judged_cut(workload, events, frames, results, cut)
+        for name, cut in (final.cuts or {}).items()
+    }
 
 
 def _judged_cut(
@@ -259,7 +269,11 @@ def _judged_cut(
     try:
         return judged(workload, int(frames["events"].sum()), events, frames, before, cut)
     except ServiceUnavailable as error:
-        return Judgement(0, 0, 0, 1, 0, 0, 0, (f"wrong: it cannot be read: {error}",))
+        return _unreadable(error)
+
+
+def _unreadable(error: ServiceUnavailable) -> Judgement:
+    return Judgement(0, 0, 0, 1, 0, 0, 0, (f"wrong: it cannot be read: {error}",))
 
 
 def _parts(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -13,9 +14,10 @@ from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.live.presence import Presence
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.lab.plans.stage_plans import PlansPast
-from keyshift.model.errors import InputLost
+from keyshift.model.errors import Damaged, InputLost, NotThere
 from keyshift.model.keys import NO_VERSION
 from keyshift.model.notes import Note
+from keyshift.objects import damage_told
 from keyshift.traffic.copies import Incarnation, Superseded
 from keyshift.traffic.topics import Epochs
 from keyshift.wire.config import JobConfig
@@ -169,7 +171,7 @@ class JobFailover:
     def readable(self, journal: J) -> J:
         """Leave out what has read events that Kafka has lost: all that came out behind what is left is revoked, also of
         those events, and comes once more. What cannot be read stays: an attempt dies of it, and the next begins from
-        the one before.
+        the one before, in this process or another.
 
         Raises InputLost if each snapshot that was committed is to be judged, for which all that it has read has to be
         there.
@@ -179,7 +181,9 @@ class JobFailover:
             store = SavepointStore(config.endpoints, config.job)
             furthest: Counter[int] = Counter()
             for name in store.committed(SNAPSHOT_PREFIX):
-                furthest |= Counter(store.manifest(name).offsets)
+                # Of one that cannot be read the verdict is bad, whatever it has read.
+                with suppress(Damaged, NotThere), damage_told(store.committed, name):
+                    furthest |= Counter(store.manifest(name).offsets)
             self._job.output.require_input(furthest)
         while begin := journal.newest:
             try:

@@ -6,7 +6,6 @@ more, if it was begun since: so what was given behind that turn counts for nothi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from keyshift.driver.job import Past
 from keyshift.lab.live.failover import J, ReplicasPast, SystemJournal
@@ -16,6 +15,7 @@ from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
 from keyshift.model.errors import Damaged, InputLost, NotThere
 from keyshift.model.keys import NO_VERSION, Versions
 from keyshift.model.notes import Note
+from keyshift.objects import damage_told
 from keyshift.traffic.copies import Superseded
 from keyshift.traffic.topics import Epochs
 from keyshift.wire.savepoint import SavepointManifest, SavepointStore
@@ -115,16 +115,19 @@ class ReplicasFailover:
         """Why the job cannot go on from what was written last; empty if it can."""
         of, last, replicas = journal.of_replicas, journal.past.begun_from, self._replicas
         assert of is not None and last is not None
-        store = partial(SavepointStore, replicas.all[0].job.config.endpoints, of.of)
         try:
             replicas.traffic.require_input(last.offsets)
         except InputLost as error:
             return f"counts no more ({error})"
+        if not replicas.order and of.before is None:
+            return ""
+        store = SavepointStore(replicas.all[0].job.config.endpoints, of.of)
         try:
-            if replicas.order and _ahead(store().manifest(last.name), replicas.order.ends()):
-                return "has read more of the order log than Kafka has kept"
-            if of.before is not None:
-                store().require_whole(last.name)
+            with damage_told(store.committed, last.name):
+                if replicas.order and _ahead(store.manifest(last.name), replicas.order.ends()):
+                    return "has read more of the order log than Kafka has kept"
+                if of.before is not None:
+                    store.require_whole(last.name)
         except (Damaged, NotThere) as error:
             return f"cannot be read ({error})"
         return ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from keyshift.clock import now_us
 from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.model.records import UnitCame
+from keyshift.objects import damage_told
 from keyshift.runtime.row import Row
 from keyshift.state import UnitState
 from keyshift.wire.nodes import RESTORED, RESTORING, UNREADABLE, Location, Restored, Unreadable
@@ -134,7 +135,8 @@ class Arrivals:
                     shared.coordination.publish(RESTORING[shared.slot], len(self._here))
 
         try:
-            self._fetch(f"slot {shared.slot} from savepoint {savepoint}", units, get, len(units))
+            with damage_told(store.committed, savepoint):  # behind the deadline
+                self._fetch(f"slot {shared.slot} from savepoint {savepoint}", units, get, len(units))
         except (Damaged, NotThere) as error:
             shared.coordination.publish(UNREADABLE[shared.slot], Unreadable(savepoint, str(error)))
             raise

@@ -111,6 +111,14 @@ def test_a_savepoint_that_the_store_has_lost_is_told_and_the_last_one_is_judged_
         ended(monkeypatch, UNITS, store_of(), gone="last")
 
 
+def test_a_savepoint_before_the_last_whose_manifest_the_store_does_not_deliver_is_told(monkeypatch):
+    store = store_of()
+    store.client.rotten.add("savepoints/job/first/manifest.json")
+    final = ended(monkeypatch, UNITS, store)
+    assert [each.name for each in final.stages[0].ownership.savepoints] == ["savepoint last"]
+    assert "it is not known what was in a savepoint: savepoints/job/first/manifest.json" in final.notes[1]
+
+
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 PARAMETERS = {"key_groups": 8, "keys": 60, "skew": 0.5, "state_bytes": 32, "seed": 3}
@@ -186,22 +194,30 @@ def test_a_snapshot_that_cannot_be_read_is_bad(judged):
     assert not found.ok and found.examples == ("wrong: it cannot be read: its segment is not there",)
 
 
-def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypatch):
-    """With what counted then: versions before its own, and results that were not revoked by then."""
+FIRST, SECOND = "snapshot-000-000001-aa", "snapshot-001-000002-bb"
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """Of a job that keeps its snapshots. It has two of them, and the final savepoint."""
     store = store_of()
     monkeypatch.setattr(final_state, "SavepointStore", lambda *told: store)
     whole, change = state(0, keys=3), SnapshotPart(0, 2, 1, state(0, timers=1).timers, None, [(1, (9, b"x"))], [2])
-    places = [*write(store, "snapshot-000-000001-aa", "counter-0", [(0, whole)], 10_000)]
-    places += store.write("snapshot-001-000002-bb", "counter-0", [change], KEYED, 10_000)
+    places = [*write(store, FIRST, "counter-0", [(0, whole)], 10_000)]
+    places += store.write(SECOND, "counter-0", [change], KEYED, 10_000)
     for name, version, offset, some, revoked in (
-        ("snapshot-000-000001-aa", 2, 5, places[:1], Versions()),
-        ("snapshot-001-000002-bb", 5, 8, places, Versions(((2, 4),))),
+        (FIRST, 2, 5, places[:1], Versions()),
+        (SECOND, 5, 8, places, Versions(((2, 4),))),
         ("final", 6, 9, places[:1], Versions()),
     ):
         manifest = SavepointManifest(revoked=revoked)
         manifest.offsets[0] = offset
         manifest.add("counter", {"slot-0": SlotSaved(tuple(some))}, Assignment(version, (0,)))
         store.commit(name, manifest)
+    return store
+
+
+def of_job_that_keeps_them():
     versions = Assignments(Assignment(version, (0,)) for version in range(1, 7))
     job = SimpleNamespace(
         config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=True, in_turns=False),
@@ -211,9 +227,15 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
         notes=[],
         snapshots=CompletedSnapshots(),
     )
-    final = final_state.of_job(job, {"counter": StageTold()})
+    return final_state.of_job(job, {"counter": StageTold()})
+
+
+@pytest.mark.usefixtures("store")
+def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state():
+    """With what counted then: versions before its own, and results that were not revoked by then."""
+    final = of_job_that_keeps_them()
     first, second = final.cuts.values()
-    assert list(final.cuts) == ["snapshot-000-000001-aa", "snapshot-001-000002-bb"]
+    assert list(final.cuts) == [FIRST, SECOND]
     assert final.stopped and not first.stopped
     assert (first.offsets, [*first.revoked], second.offsets, [*second.revoked]) == ({0: 5}, [], {0: 8}, [2, 3])
     one, other = first.stages[0], second.stages[0]
@@ -225,3 +247,26 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     (found,) = [pd.concat(second.parts(timers, ALL_UNITS))]
     assert dict(zip(found["key"], found["count"], strict=True)) == {0: 0, 1: 9}
     assert len(timers) == 1 and timers[0]["kind"].tolist().count(EVENT) == 1
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+def test_a_snapshot_whose_manifest_is_damaged_is_bad_and_all_else_is_judged(store, broken_off):
+    """A job that could not be stopped for it could never be."""
+    manifest = f"savepoints/job/{FIRST}/manifest.json"
+    if broken_off:
+        store.client.rotten.add(manifest)
+    else:
+        store.client.objects[manifest] = b"{"
+    final = of_job_that_keeps_them()
+    assert list(final.cuts) == [FIRST, SECOND] and final.cuts[SECOND].offsets == {0: 8}
+    bad = replace(final, cuts={FIRST: final.cuts[FIRST]})
+    found = final_state.judged_cuts(None, None, None, None, bad)[FIRST]
+    (words,) = found.examples
+    why = "answers otherwise" if broken_off else "is no JSON"
+    assert found.wrong == 1 and words.startswith("wrong: it cannot be read: ") and why in words
+
+
+def test_while_the_store_is_away_nothing_is_judged(store):
+    store.client.error = ConnectionResetError()
+    with pytest.raises(ServiceUnavailable):
+        of_job_that_keeps_them()

@@ -17,7 +17,7 @@ from keyshift.lab.live import journal as module
 from keyshift.lab.live.failover import JobFailover
 from keyshift.lab.live.journal import Journal, JournalWriter, journal_from_json, journal_to_json
 from keyshift.lab.plans.stage_plans import PlansPast
-from keyshift.model.errors import BadInput, InputLost
+from keyshift.model.errors import BadInput, Damaged, InputLost, NotThere, Undelivered
 from keyshift.model.keys import NO_VERSION, Assignment, Assignments, Mode, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.notes import Note
 from keyshift.model.records import StepRecord, UnitCame, UnitLeft, UnitsCame, UnitsLeft
@@ -117,16 +117,23 @@ def test_what_has_read_events_that_kafka_has_lost_is_left_out_down_to_the_beginn
     assert (made.readable(journal) is journal) is (kept == 6)
 
 
+@pytest.mark.parametrize("damaged", [None, Damaged("no JSON"), NotThere("gone"), Undelivered("cut off")])
 @pytest.mark.parametrize("kept", [6, 5])
 def test_where_each_snapshot_is_to_be_judged_none_may_have_read_what_kafka_has_lost_also_if_no_journal_has_it(
-    monkeypatch, kept
+    monkeypatch, kept, damaged
 ):
+    """One whose manifest is damaged keeps nobody from going on: its verdict is bad."""
+
     def require_input(offsets):
         if offsets and offsets[0] > kept:
             raise InputLost(f"it ends at offset {kept}")
 
-    store = Mock(committed=lambda of: [f"{of}{at}" for at in (4, 6)])
-    store.manifest = lambda name: SimpleNamespace(offsets={0: int(name[-1])})
+    def manifest(name):
+        if name.endswith("1"):
+            raise damaged
+        return SimpleNamespace(offsets={0: int(name[-1])})
+
+    store = Mock(committed=lambda of: [f"{of}{at}" for at in ((1, 4, 6) if damaged else (4, 6))], manifest=manifest)
     monkeypatch.setattr(failover, "SavepointStore", lambda endpoints, job: store)
     config = SimpleNamespace(keep_snapshots=True, endpoints=None, job="run")
     job = SimpleNamespace(output=SimpleNamespace(require_input=require_input), config=config)

@@ -11,7 +11,7 @@ from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_jso
 from keyshift.lab.replicas import failover
 from keyshift.lab.replicas.failover import ReplicasFailover, point_of
 from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
-from keyshift.model.errors import Damaged, InputLost, NotThere, ServiceUnavailable
+from keyshift.model.errors import Damaged, InputLost, NotThere, ServiceUnavailable, Undelivered
 from keyshift.ordering.model import LogPlace
 from keyshift.traffic.copies import Superseded
 from keyshift.wire.savepoint import Savepoint
@@ -61,7 +61,7 @@ def test_a_journal_names_the_last_two_and_what_it_names_stays():
     assert read.of_replicas.before == Written("run-r1", BEFORE.savepoint, {}, {})
 
 
-@pytest.mark.parametrize("wrong", [Damaged("a checksum"), NotThere("gone")])
+@pytest.mark.parametrize("wrong", [Damaged("a checksum"), NotThere("gone"), Undelivered("cut off")])
 def test_if_what_was_written_last_is_damaged_the_journal_is_that_of_what_was_written_before(stores, wrong):
     made, _ = failover_of(BEFORE, LAST)
     stores.return_value.require_whole.side_effect = wrong
@@ -117,6 +117,7 @@ def test_what_has_read_more_of_the_order_log_than_kafka_has_kept_counts_no_more(
 
 def test_a_service_that_is_away_is_no_damage(stores):
     made, _ = failover_of(BEFORE, LAST)
-    stores.return_value.require_whole.side_effect = ServiceUnavailable("MinIO")
+    stores.return_value.require_whole.side_effect = Undelivered("MinIO")
+    stores.return_value.committed.side_effect = ServiceUnavailable("nor this")
     with pytest.raises(ServiceUnavailable, match="MinIO"):
         made.readable(made.journal())

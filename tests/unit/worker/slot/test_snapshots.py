@@ -7,7 +7,7 @@ import pytest
 from minio.error import MinioException
 from small_bucket import read
 
-from keyshift.model.errors import Damaged
+from keyshift.model.errors import Damaged, ServiceUnavailable
 from keyshift.model.keys import Assignment, Move, Step
 from keyshift.model.markers import SlotMarker, StateWritten
 from keyshift.runtime.snapshots import WHOLE
@@ -294,6 +294,28 @@ def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spo
     assert why in str(ended(job.opened(0, job.process())))
     said = job.nodes.read(nodes.UNREADABLE[0])
     assert said.name == "one" and why in said.why
+
+
+@pytest.mark.parametrize("part", ["0-", "manifest"], ids=["a segment", "the manifest"])
+def test_a_slot_tells_that_its_store_does_not_deliver_what_it_begins_from_and_answers_otherwise(job, part):
+    """MinIO has found that it is damaged."""
+    stopped_behind_a_snapshot(job)
+    job.config = replace(job.config, restore="one", deadline_s=0.2)
+    (rotten,) = job.bucket.rotten = {name for name in job.bucket.objects if part in name}
+    why = f"{rotten} cannot be read, and the store answers otherwise: it is damaged"
+    assert str(ended(job.opened(0, job.process()))) == why
+    assert job.nodes.read(nodes.UNREADABLE[0]) == nodes.Unreadable("one", why)
+
+
+def test_a_backend_that_is_away_says_nothing_about_what_a_slot_begins_from(job, monkeypatch):
+    def away(*_):
+        raise ServiceUnavailable("redis = r:1 is away")
+
+    stopped_behind_a_snapshot(job)
+    monkeypatch.setattr(MemoryState, "install", away)
+    job.config = replace(job.config, restore="one", deadline_s=0.2)
+    assert "redis" in str(ended(job.opened(0, job.process())))
+    assert job.nodes.read(nodes.UNREADABLE[0]) is None
 
 
 def test_a_slot_whose_store_is_away_says_nothing_about_what_it_begins_from(job):

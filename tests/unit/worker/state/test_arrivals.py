@@ -155,6 +155,9 @@ class Store:
             self.failing.remove(what)
             raise ServiceUnavailable(f"{what} cannot be read")
 
+    def committed(self, of):
+        return [of]
+
     def locations(self, savepoint, stage):
         assert (savepoint, stage) == ("one", "counter")
         self._fail("manifest")
