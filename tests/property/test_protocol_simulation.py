@@ -3,7 +3,6 @@
 import inspect
 import re
 from collections import Counter
-from typing import Any
 
 import counting
 import pytest
@@ -24,6 +23,7 @@ from small_run import NIGHT
 BLOCKS = 2
 SEEDS = 18_750 if NIGHT else 250  # per block: 500 runs, or 37 500 at night
 STRATEGY_SEEDS = 90 * settings.default.max_examples // 100
+FAULT_SEEDS = 400 if NIGHT else 100
 MUTANT_SEEDS = 400
 
 # Where it is difficult: how often a block has to be there, or its runs prove little.
@@ -99,17 +99,11 @@ def test_a_seed_replays_its_run_exactly() -> None:
     assert str(simulate(8, strategy="meces")) == str(simulate(8, strategy="meces"))
 
 
-def caught(seeds: int = MUTANT_SEEDS, **machines: Any) -> Counter[str]:
-    """Which checks found something, in how many of the runs."""
-    found: Counter[str] = Counter()
-    for seed in range(seeds):
-        found.update(simulate(seed, **machines).problems.keys())
-    return found
-
-
 @pytest.mark.parametrize("name", ["skip_alignment", "install_early"])
 def test_a_fault_lets_the_run_complete_with_a_bad_verdict(name: str) -> None:
-    found = caught(slot_machine=faults.MACHINES[name])
+    found: Counter[str] = Counter()
+    for seed in range(FAULT_SEEDS):
+        found.update(simulate(seed, slot_machine=faults.MACHINES[name]).problems.keys())
     assert any(found[check] for check in VERDICT), found
     assert not {"violation", "crash", "stuck"} & found.keys(), found
 
