@@ -15,7 +15,8 @@ class Mutant:
     """``act`` stands in for a method, a property or a function; it gets what it stands in for, and its arguments.
 
     One of ``checks`` must fail in a run of which ``pinned`` is given, and none in the same run without the bug.
-    ``without``: what else does nothing, as it would keep the bug from doing harm.
+    ``without``: what else does nothing, as it would keep the bug from doing harm. ``seed``: of a run that finds it,
+    where few do; a hunt may begin with it.
     """
 
     owner: Any
@@ -24,6 +25,7 @@ class Mutant:
     checks: tuple[str, ...]
     pinned: dict[str, Any]
     without: tuple[tuple[Any, str], ...] = ()
+    seed: int = 0
 
     @contextlib.contextmanager
     def there(self) -> Iterator[None]:
@@ -70,13 +72,14 @@ class Mutants:
         checks: str | tuple[str, ...],
         pinned: dict[str, Any] | None = None,
         without: tuple[tuple[Any, str], ...] = (),
+        seed: int = 0,
         **more: Any,
     ) -> Callable[[Act], Act]:
         """``more``: what is pinned, too."""
         checks = (checks,) if isinstance(checks, str) else checks
 
         def register(act: Act) -> Act:
-            self.by_name[act.__name__] = Mutant(owner, name, act, checks, {**(pinned or {}), **more}, without)
+            self.by_name[act.__name__] = Mutant(owner, name, act, checks, {**(pinned or {}), **more}, without, seed)
             return act
 
         return register

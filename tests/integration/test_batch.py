@@ -1,4 +1,4 @@
-"""Batches with papermill and the real MinIO: what has ended is skipped, what was interrupted is executed again."""
+"""A batch with papermill and the real MinIO: what has ended is skipped, what was interrupted is executed again."""
 
 import json
 import os
@@ -8,47 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-import nbformat
 import pytest
 from small_batches import write_notebook
 
 import keyshift
-from keyshift.results.files import Files
-from keyshift.results.store import ResultStore
-from keyshift.studies.batch import PREFIX, ExecutionRecord, exit_status, prepare, run_batch
-
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-
-
-def test_a_second_call_skips_what_the_first_one_did(stack, tmp_path):
-    file = tmp_path / "batch.yaml"
-    file.write_text(
-        "name: plans\n"
-        "notebook: start/01_strategy_space.ipynb\n"
-        "parameters: {presets: [fluid, matched], groups: 16}\n"
-        "list: [{to_slots: 6}, {to_slots: 17}]\n"  # 17 slots for 16 groups: the notebook refuses
-    )
-    prepared = prepare(file, NOTEBOOKS)
-    runs, records, said = ResultStore(stack), Files(stack, PREFIX), []
-    first = run_batch(prepared, runs, records, tmp_path, said.append)
-    good, wrong = (first[execution.id] for execution in prepared.executions)
-    assert (good.status, good.error, wrong.status) == ("ok", None, "failed")
-    assert "slots = 17" in wrong.error
-    kept = set(records.names("plans"))
-    for execution in prepared.executions:
-        files = {f"{execution.id}.json"} | {f"{execution.id}/01_strategy_space.{kind}" for kind in ("ipynb", "html")}
-        assert files <= kept
-        copy = nbformat.reads(records.read("plans", f"{execution.id}/01_strategy_space.ipynb").decode(), as_version=4)
-        assert any("injected-parameters" in cell.metadata.get("tags", []) for cell in copy.cells)
-        assert ExecutionRecord.model_validate_json(records.read("plans", f"{execution.id}.json")) == first[execution.id]
-
-    said.clear()
-    second = run_batch(prepared, runs, records, tmp_path, said.append)
-    assert "1 to do, 1 done before" in said[0]
-    assert second[prepared.executions[0].id] == good
-    assert second[prepared.executions[1].id].started_at > wrong.finished_at
-    assert exit_status(second) == 3
-    assert set(records.names("plans")) == kept
 
 
 @pytest.fixture

@@ -1,13 +1,10 @@
-"""A coordinator dies in the middle of a migration, and another one brings it to its end: with the real ZooKeeper."""
+"""A coordinator loses its session in the middle of a migration: with the real ZooKeeper."""
 
 import threading
-import time
-from functools import partial
 
 import pytest
 
 from keyshift.driver.leader import Coordinator
-from keyshift.driver.step_log import read_published
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Move, Step
 from keyshift.model.records import UnitsCame, UnitsLeft
@@ -18,10 +15,6 @@ from keyshift.wire.coordination import Coordination
 START = Assignment.contiguous(4, 2)
 STEPS = (Step((Move(0, 0, 1),)), Step((Move(1, 0, 1),)), Step((Move(2, 1, 0),)))
 SAID = {"prepared": nodes.PhaseDone(1), "installed": UnitsCame((), 1), "released": UnitsLeft(())}
-
-
-class Died(Exception):
-    pass
 
 
 class Slots:
@@ -70,44 +63,6 @@ def lead(coordinator, check=lambda: None):
             coordinator.end()
 
     coordinator.lead(look)
-    return coordinator
-
-
-def serve(coordination, check=lambda: None):
-    if coordination.read(nodes.ASSIGNMENT) is None:
-        coordination.publish(nodes.ASSIGNMENT, PublishAssignment(START))
-    coordinator = Coordinator(coordination, "test", START, 30.0, 2)
-    if coordination.read(nodes.STEPS) is None:
-        coordinator.request(lambda current: STEPS)
-    return lead(coordinator, check)
-
-
-@pytest.mark.parametrize("heard", [0, 1, 3, 4, 7])
-def test_another_coordinator_finishes_what_one_left_after_some_messages(stack, request, heard):
-    root = f"/{request.node.name}"
-    first, second = Coordination(stack.zookeeper, root), Coordination(stack.zookeeper, root)
-    first.begin()
-    slots = Slots(stack, root, stop_after=heard)
-    quiet_since = time.monotonic()
-
-    def die_when_quiet():
-        begun = second.read(nodes.STEPS) is not None  # otherwise it would leave nothing
-        if begun and slots.left == 0 and time.monotonic() - quiet_since > 0.5:
-            raise Died
-
-    try:
-        with pytest.raises(Died):
-            serve(first, die_when_quiet)
-        first.close()
-        slots.go_on()
-        coordinator = serve(second)
-        assert coordinator.assignment.owner == (1, 1, 0, 1)
-        assert coordinator.assignment.version == START.version + len(STEPS)
-        assert not coordinator.log.notes
-    finally:
-        slots.coordination.withdraw(nodes.ALL)
-        for session in (slots.coordination, second):
-            session.close()
 
 
 @pytest.fixture
@@ -179,32 +134,13 @@ def test_a_coordinator_whose_session_expires_goes_on_if_nobody_else_leads(stack,
             slots.go_on()
 
     try:
-        coordinator = serve(coordination, expire_when_quiet)
+        coordination.publish(nodes.ASSIGNMENT, PublishAssignment(START))
+        coordinator = Coordinator(coordination, "test", START, 30.0, 2)
+        coordinator.request(lambda current: STEPS)
+        lead(coordinator, expire_when_quiet)
         assert expired
         assert coordinator.assignment.owner == (1, 1, 0, 1)
         assert not coordinator.log.notes
         lead(coordinator)  # and may lead again
     finally:
         slots.coordination.close()
-
-
-def test_a_plan_that_is_too_long_for_one_node_is_taken_over_whole(join):
-    many = Assignment.contiguous(24_000, 2)
-    plan = tuple(Step((Move(unit, 0, 1),)) for unit in range(12_000))
-    first, second = join(), join()
-    first.publish(nodes.ASSIGNMENT, PublishAssignment(many))
-
-    def die_with(coordinator, steps):
-        if len(coordinator.log.records) == steps:
-            raise Died
-
-    for steps, coordination in enumerate((first, second), 1):
-        coordinator = Coordinator(coordination, "test", many, 30.0, 2)
-        if coordination is first:
-            coordinator.request(lambda current: plan)
-        with pytest.raises(Died):
-            coordinator.lead(partial(die_with, coordinator, steps))
-        assert tuple(record.step for record in coordinator.log.records.values()) == plan[:steps]
-        assert tuple(read_published(coordination).rest) == plan[steps:]
-        for slot in (0, 1):  # so that another step is ahead of the first one
-            coordination.acknowledge(nodes.ack(many.version + 1, "prepared", slot), SAID["prepared"])

@@ -190,27 +190,6 @@ REPLICATED = [
 ]
 
 
-@pytest.mark.nightly("two minutes; tests/unit/lab/live has such a job without Spark")
-def test_a_job_with_replicas_moves_masks_a_death_and_stops_with_its_verdict(keyshift, session_stack):
-    row = begun(keyshift, REPLICATED)
-    endpoints = session_stack.endpoints()
-    assert states(keyshift) == ["lives", "lives"]
-    assert len(left_of(row["run"], endpoints)[0]) == 3, "events, and the results of each replica"
-    assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
-    keyshift("job", "fault", "--fault", "kill:replica")
-    assert wait_until(lambda: states(keyshift) == ["coming back", "lives"], WAIT_S)
-    assert "none would be left" in keyshift("job", "fault", "--fault", "kill:replica", status=2)
-    moved = json.loads(keyshift("job", "scale", "--slots", "3", "--no-wait"))  # when it is back
-    assert wait_until(lambda: states(keyshift) == ["lives", "lives"], WAIT_S)
-    assert wait_until(lambda: status(keyshift)["migrations"][moved["number"]]["outcome"] == "complete", WAIT_S)
-    assert wait_until(lambda: all(each["lag_ms"] is not None for each in status(keyshift)["replicas"].values()), WAIT_S)
-    summary = json.loads(keyshift("job", "stop").splitlines()[-1])
-    assert summary["verdict"] == "ok" and summary["units_moved"] > 8 and summary["fewer_replicas_s"] > 0
-    notes = json.loads(keyshift("results", "show", row["run"]))["notes"]
-    assert any("2 replicas were judged, each as if it had been alone: 0 bad" in note for note in notes)
-    assert not any(left_of(row["run"], endpoints)) and Jobs(session_stack.home).all() == []
-
-
 @pytest.mark.nightly("three minutes; the harness resumes two replicas without Spark, and tests/unit/control all else")
 @pytest.mark.parametrize(("ordering", "damaged"), [("live_robin", False), ("kazoo", False), ("live_robin", True)])
 def test_another_process_goes_on_with_replicas_whose_state_has_moved_since(keyshift, session_stack, ordering, damaged):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import threading
 import time
 import uuid
@@ -23,7 +22,6 @@ from keyshift.model.markers import SlotMarker, SlotStarted, TurnTold
 from keyshift.results.verdict import Ownership, judge
 from keyshift.state.memory import MemoryState
 from keyshift.traffic.copies import Difference
-from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
 from keyshift.traffic.messages import (
     Begin,
     Collected,
@@ -242,28 +240,6 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
         assert mine["key"].tolist() == alone.column("key").to_pylist()
 
 
-def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(stack, start, topic):
-    events_topic, rate = topic(ROUTERS), 1_000_000_000
-    generator = start("generator", generator_config(events_topic) | {"rate": rate})
-    generator.has_said(Ready)
-    start_us = time.time_ns() // 1000
-    generator.tell(Begin(start_us, 1))
-    done = generator.has_said(LoadDone)
-    assert 0 < done.events < rate
-    assert done.took_s > 1 + OVERTIME_S
-    assert generator.hang_up() == (0, "")
-
-    first = dict.fromkeys(range(ROUTERS), 100)
-    events, seen = events_topic.read(WORKLOAD.sources[0], before=first)
-    assert seen["events"].sum() == done.events >= len(events)  # a slow machine makes no more than are looked at
-    start_us = began_us(events, seen, start_us)
-    for router, mine in events.groupby("router"):
-        times = start_us + (np.arange(len(mine)) * ROUTERS + router) * 1_000_000 // rate
-        assert mine["t"].tolist() == times.tolist()
-        assert 0 < len(mine) <= 100 * TAKE_EVENTS
-        assert mine["offset"].max() < 100
-
-
 def process(events: pd.DataFrame, assignment: Assignment) -> tuple[list[tuple[int, bytes]], list[pd.DataFrame]]:
     """The job: result frames with their slot, in order, and the final state."""
     operator = WORKLOAD.stages[0].operator()
@@ -373,15 +349,14 @@ def test_of_replicas_first_copies_count_differences_are_said_and_markers_are_kno
     assert sum(report.second.results for report in collector.said if isinstance(report, SecondDone)) == 5
 
 
-@pytest.mark.parametrize("process_name", ["generator", "collector"])
 @pytest.mark.parametrize(
-    "change, words",
+    ("process_name", "change", "words"),
     [
-        ({"workload": "keycont"}, "did you mean 'keycount'"),
-        ({"parameters": PARAMETERS | {"keys": 0}}, "keys"),
-        ({"typo": 1}, "typo"),
-        ({"topic": {"name": "no-such-topic"}}, "no-such-topic"),
-        ({"topic": {"partitions": 3}}, "has 2 partitions, expected 3"),
+        ("generator", {"workload": "keycont"}, "did you mean 'keycount'"),
+        ("collector", {"parameters": PARAMETERS | {"keys": 0}}, "keys"),
+        ("collector", {"typo": 1}, "typo"),
+        ("generator", {"topic": {"name": "no-such-topic"}}, "no-such-topic"),
+        ("collector", {"topic": {"partitions": 3}}, "has 2 partitions, expected 3"),
     ],
     ids=["unknown workload", "impossible parameter", "unknown field", "no topic", "another number of partitions"],
 )
@@ -395,15 +370,6 @@ def test_what_cannot_work_ends_the_process_with_one_line(stack, start, topic, tm
     assert status == 1
     assert words in error
     assert len(error.strip().splitlines()) == 1, error
-
-
-def test_a_generator_without_a_broker_ends_with_one_line(start):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        kafka = f"127.0.0.1:{free.getsockname()[1]}"
-    status, error = start("generator", generator_config(Topic(kafka, "any", ROUTERS))).wait()
-    assert status == 1
-    assert error.strip().splitlines()[-1].startswith(f"ServiceUnavailable: Kafka at {kafka}: looking at topic 'any' ")
 
 
 def test_a_topic_may_be_deleted_twice_but_not_made_twice(stack, topic):

@@ -18,15 +18,12 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from kafka.errors import UnknownTopicOrPartitionError
-from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.services.embedded import EmbeddedService
 from keyshift.services.stack import DEFAULT_PORTS, Stack
 from keyshift.waiting import wait_until
-from keyshift.wire.election import require_session
 from own_stack import stopped_with_us
 
 DEADLINE_S = 60.0
@@ -88,38 +85,6 @@ def test_a_topic_that_nobody_made_is_not_made_by_asking(stack: Endpoints) -> Non
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.delete_topics([name()])
     admin.close()
-
-
-@contextlib.contextmanager
-def zookeeper(at: Endpoints) -> Iterator[KazooClient]:
-    client = KazooClient(hosts=at.zookeeper, timeout=10.0)
-    client.start(timeout=DEADLINE_S)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
-def test_zookeeper_keeps_nodes_and_grants_sessions_of_one_second(stack: Endpoints) -> None:
-    path = f"/{name()}/node"
-    with zookeeper(stack) as client:
-        client.create(path, b"value", makepath=True)
-        assert client.get(path)[0] == b"value"
-        with pytest.raises(NodeExistsError):
-            client.create(path)
-    require_session(stack.zookeeper, 1000)
-
-
-def test_minio_keeps_objects_in_the_bucket_and_refuses_strangers(stack: Endpoints) -> None:
-    key, data = f"{name()}/object", os.urandom(100_000)
-    client = s3(stack)
-    client.put_object(stack.bucket, key, io.BytesIO(data), len(data))
-    with client.get_object(stack.bucket, key) as answer:
-        assert answer.read() == data
-    stranger = minio.Minio(stack.minio, stack.access_key, "wrong" * 5, secure=False)
-    with pytest.raises(minio.error.S3Error, match="SignatureDoesNotMatch"):
-        stranger.bucket_exists(stack.bucket)
 
 
 def test_every_service_listens_on_the_loopback_address_only(session_stack: Stack) -> None:

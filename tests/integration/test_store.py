@@ -3,11 +3,8 @@
 import io
 import json
 import socket
-import threading
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -294,28 +291,4 @@ def test_a_service_that_is_not_there_is_one_clear_line(stack):
         endpoints = replace(stack, minio=f"127.0.0.1:{taken.getsockname()[1]}")
         with pytest.raises(ServiceUnavailable, match=r"does not answer.*keyshift up") as error:
             ResultStore(endpoints).list_runs()
-    one_line(error, endpoints)
-
-
-@pytest.fixture
-def web_server() -> Iterator[str]:
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"<html><p>Welcome<br>\nto something else")
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-def test_another_service_on_the_port_is_one_clear_line(stack, web_server):
-    endpoints = replace(stack, minio=web_server)
-    with pytest.raises(ServiceUnavailable, match="does not answer like MinIO") as error:
-        ResultStore(endpoints).list_runs()
     one_line(error, endpoints)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire.coordination import Coordination
-from keyshift.wire.nodes import ADDRESSES, ALL, Folder, Node, PhaseDone, ack
+from keyshift.wire.nodes import ADDRESSES, ALL, Node
 
 ASSIGNMENT = Node("assignment", dict)  # of any kind
 
@@ -66,20 +66,6 @@ def test_jobs_do_not_see_each_other_and_each_removes_its_own(stack, job):
             other.read(ASSIGNMENT)
     finally:
         other.close()
-
-
-def test_who_knows_the_secret_takes_part(stack, job):
-    second = Coordination(stack.zookeeper, job.root, "secret")
-    try:
-        assert second.read(ASSIGNMENT) == {"version": 1}
-        second.publish(ASSIGNMENT, {"version": 3})
-        second.acknowledge(ack(3, "prepared", 0), PhaseDone(1))
-        led = []
-        second.lead("test", lambda: led.append(second.children(Folder("election", {}))))
-        assert led
-    finally:
-        second.close()
-    assert job.require(ASSIGNMENT) == {"version": 3}
 
 
 def test_spark_answers_nobody_who_does_not_know_its_secret(lab):

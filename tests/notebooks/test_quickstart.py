@@ -5,12 +5,10 @@ user does with stored runs, by command and in a notebook.
 import json
 from pathlib import Path
 
-import pandas as pd
 import psutil
 import pytest
 
 from executed_copy import keyshift
-from small_run import at_night
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "00_quickstart.ipynb"
 SMALL = {"strategies": '["fluid", "stop_restart"]', "rate": "2000", "keys": "2000", "state_bytes": "128"}
@@ -87,10 +85,6 @@ def run_ids(executed):
     return [row["run_id"] for row in copy.rows]
 
 
-def told(home, *arguments):
-    return keyshift(home, *arguments).stdout
-
-
 def test_the_notebook_reads_the_store_and_compares(home, run_ids, execute_small):
     _, copy, _ = execute_small("compare/02_compare_runs.ipynb", {}, home)
     assert "of the 2 newest runs in the store 2 are of one load, 2 of them correct\n" in copy.printed
@@ -109,44 +103,9 @@ def test_too_few_runs_are_told_in_a_line(home, run_ids, execute_small):
     assert not list(copy.path.parent.glob("*.png"))
 
 
-def test_compare_says_what_changed(home, run_ids):
-    rows = [json.loads(line) for line in told(home, "results", "compare", *run_ids, "--json").splitlines()]
-    changed = {(row["kind"], row["name"]) for row in rows}
-    assert ("run", "strategy") in changed and ("parameter", "rate") not in changed
-    spike = next(row for row in rows if row["name"] == "P99 spike (ms)")
-    assert spike["ratio"] == pytest.approx(spike["other"] / spike["one"])
-    assert "other / one" in told(home, "results", "compare", *run_ids)
-
-
-def test_a_shared_file_has_figures_and_says_nothing_of_the_machine(home, run_ids, tmp_path):
-    keyshift(home, "results", "share", *run_ids, "-o", tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == 1 + 2 * 5
-    assert page.count('<h2 id="2') == 2
-    for trace in (str(home), "127.0.0.1", "localhost"):
-        assert trace not in page
-    words = keyshift(home, "results", "share", "1999", "-o", tmp_path / "no.html", status=2).stderr
-    assert "unknown run '1999'" in words and words.count("\n") == 1
-
-
-@pytest.mark.parametrize("kind", ["parquet", at_night("csv")])
-def test_runs_go_to_a_colleague_and_come_back(home, run_ids, tmp_path, kind):
-    keyshift(home, "results", "export", *run_ids, "-o", tmp_path / "out", "--format", kind)
-    read = pd.read_parquet if kind == "parquet" else pd.read_csv
-    shown = [json.loads(told(home, "results", "show", run)) for run in run_ids]
-    latency = read(tmp_path / "out" / f"latency.{kind}")
-    assert latency.groupby("run_id").size().tolist() == [each["summary"]["events"] for each in shown]
-    dictionary = pd.read_csv(tmp_path / "out" / "dictionary.csv", keep_default_na=False).set_index("column")
-    assert dictionary.loc["parameter.rate", "meaning"].startswith("events per second offered")
-    assert told(home, "results", "import", tmp_path / "out") == "", "they are there already"
-    (tmp_path / "out" / f"latency.{kind}").unlink()
-    words = keyshift(home, "results", "import", tmp_path / "out", status=2).stderr
-    assert f"latency.{kind} is not there: an export has it" in words and words.count("\n") == 1
-
-
 @pytest.mark.nightly("half a minute; the notebooks make runs by the same path")
 def test_a_run_by_command_is_one_more_in_the_store(home, run_ids):
     small = [part for name in ("rate", "keys", "seconds") for part in ("--set", f"{name}={SMALL[name]}")]
     keyshift(home, "run", "--strategy", "all_at_once", *small)
-    newest = json.loads(told(home, "results", "list", "--json").splitlines()[0])
+    newest = json.loads(keyshift(home, "results", "list", "--json").stdout.splitlines()[0])
     assert (newest["strategy"], newest["verdict"]) == ("all_at_once", "ok") and newest["run_id"] not in run_ids

@@ -44,13 +44,13 @@ def without_queue(slot, unit, really):
 # -- slots: alignment, transfer, queues --------------------------------------------------------------------------------
 
 
-@mutant(SlotMachine, "admit", "reordered")
+@mutant(SlotMachine, "admit", "reordered", seed=25)
 def serves_before_the_queue_is_empty(original, slot, router, version, units):
     """New records overtake those in the queue as soon as the state is here."""
     return {unit for unit in original(slot, router, version, units) if unit not in slot.serving}
 
 
-@mutant(SlotMachine, "_hand_over", "stuck")
+@mutant(SlotMachine, "_hand_over", "stuck", seed=65)
 def sends_before_the_queue_is_empty(original, slot, step, unit):
     """A unit that leaves again at once leaves the records in its queue behind."""
     with without_queue(slot, unit, slot._phases[unit] == "leaving"):
@@ -105,7 +105,7 @@ def cancels_the_step_before_too(original, slot, version, before=0):
     return original(slot, version)
 
 
-@mutant(SlotMachine, "cancel", "stuck")
+@mutant(SlotMachine, "cancel", "stuck", seed=131)
 def keeps_the_step_ahead_that_was_taken_back(original, slot, *versions):
     ahead = slot._ahead
     effects = original(slot, *versions)
@@ -113,7 +113,7 @@ def keeps_the_step_ahead_that_was_taken_back(original, slot, *versions):
     return effects
 
 
-@mutant(SlotMachine, "end_of_input", "stuck")
+@mutant(SlotMachine, "end_of_input", "stuck", seed=22)
 def forgets_the_step_at_the_end_of_the_batch(original, slot):
     """Does not know that the next batch routes by the new version, if a router switched."""
     slot._heard = dict.fromkeys(slot._heard, 0)
@@ -136,7 +136,7 @@ def never_stops(original, slot):
     return False
 
 
-@mutant(SlotMachine, "may_stall", "unbounded")
+@mutant(SlotMachine, "may_stall", "unbounded", seed=81)
 def stops_for_its_own_only(original, slot):
     """Takes rows however many records wait for others to acknowledge, or to give back what is lent."""
     return original(slot) and bool(slot.expected or slot.partial)
@@ -154,13 +154,13 @@ def reports_before_the_queue_is_empty(original, slot, step):
     return not slot._phases.any(NOT_INSTALLED)
 
 
-@mutant(SlotMachine, "_installed", "too early", LENDING)
+@mutant(SlotMachine, "_installed", "too early", LENDING, seed=98)
 def reports_what_is_lent(original, slot, step):
     """The next step begins while a unit may still be called back."""
     return not slot._phases.any(NOT_INSTALLED - {"borrowed"}) and step.arriving.isdisjoint(slot._queues)
 
 
-@mutant(SlotMachine, "idle", "gate")
+@mutant(SlotMachine, "idle", "gate", seed=35)
 def fires_behind_the_gate(original, slot, units):
     here = [unit for unit in units if unit in slot.serving and unit not in slot._queues]
     return [unit for unit in here if not slot.stands(unit)]
@@ -174,27 +174,27 @@ def serves_while_it_blocks(original, slot):
 # -- slots: lending ----------------------------------------------------------------------------------------------------
 
 
-@mutant(SlotMachine, "_send", "reordered", LENDING)
+@mutant(SlotMachine, "_send", "reordered", LENDING, seed=111)
 def lends_to_every_router(original, slot, step, unit, how, routers=None):
     """The destination also serves routers whose older records are on their way to the source."""
     return original(slot, step, unit, how, frozenset(slot._heard) if routers else routers)
 
 
-@mutant(SlotMachine, "_give_back", "lost", LENDING)
+@mutant(SlotMachine, "_give_back", "lost", LENDING, seed=38)
 def returns_without_its_queue(original, slot, step, unit):
     """What waited at the destination is forgotten when the unit goes back."""
     slot._queues.pop(unit, None)
     return original(slot, step, unit)
 
 
-@mutant(SlotMachine, "_hand_over", "stuck", LENDING)
+@mutant(SlotMachine, "_hand_over", "stuck", LENDING, seed=33)
 def opens_before_the_late_queue_is_drained(original, slot, step, unit):
     """The source gives a unit up for good while late records wait for it to come back."""
     with without_queue(slot, unit, slot._phases[unit] == "lent"):
         return original(slot, step, unit)
 
 
-@mutant(SlotMachine, "awaits", "owners", LENDING)
+@mutant(SlotMachine, "awaits", "owners", LENDING, seed=81)
 def takes_what_comes_twice(original, slot, unit, version, hop):
     """Old state of a unit that was handed on and back since counts as what is awaited."""
     return original(slot, unit, version, slot._step.hops[unit] + 1 if slot._step else hop)
@@ -206,7 +206,7 @@ def takes_state_of_an_earlier_step(original, slot, unit, version, hop):
     return original(slot, unit, slot._step.version if slot._step and version else version, hop)
 
 
-@mutant(SlotMachine, "requested", "stuck", MUCH_LENDING)
+@mutant(SlotMachine, "requested", "stuck", MUCH_LENDING, seed=132)
 def answers_requests_of_earlier_steps(original, slot, unit, version, *more):
     return original(slot, unit, slot._step.version if slot._step else version, *more)
 
@@ -231,7 +231,7 @@ def forgets_to_hold_for_a_key(original, absent, unit, key, record):
     absent.want(unit, key)
 
 
-@mutant(AbsentKeys, "admit", "reordered")
+@mutant(AbsentKeys, "admit", "reordered", seed=120)
 def overtakes_records_of_the_same_key(original, absent, unit, keys):
     """A record whose key is here does not look whether others wait."""
     return original(absent, unit, keys) & absent.lacks(unit, keys)
@@ -243,7 +243,7 @@ def installs_what_is_older(original, absent, unit, keys):
     return set(keys) if unit in absent else set()
 
 
-@mutant(AbsentKeys, "fetch_rest", "wrong", REMOTE)
+@mutant(AbsentKeys, "fetch_rest", "wrong", REMOTE, seed=38)
 def drops_copies_while_the_rest_comes(original, absent, unit):
     first = original(absent, unit)
     if first:
@@ -269,13 +269,13 @@ def leaves_keys_at_their_home(original, access, *arguments):
 # -- timers ------------------------------------------------------------------------------------------------------------
 
 
-@mutant(SlotMachine, "idle", "late")
+@mutant(SlotMachine, "idle", "late", seed=21)
 def fires_before_the_queue(original, slot, units):
     """Time passes for a unit in whose queue records wait that met an earlier one."""
     return [unit for unit in units if unit in slot.serving]
 
 
-@mutant(SlotMachine, "stands", "late")
+@mutant(SlotMachine, "stands", "late", seed=21)
 def lets_time_pass_while_it_leaves(original, slot, unit):
     """Records behind one router's barrier, at the destination, become late by the other routers' progress here."""
     return False
@@ -300,13 +300,13 @@ def overtakes_in_a_unit_that_misses_keys(original, access, unit, watermark, now_
     return not access._misses_timers(unit, watermark, now_us)
 
 
-@mutant(KeyAccess, "_misses_timers", "wrong")
+@mutant(KeyAccess, "_misses_timers", "wrong", seed=21)
 def fires_for_keys_that_are_elsewhere(original, access, *_):
     """A timer changes what it finds, and its key is not here yet."""
     return False
 
 
-@mutant(WatchedComputation, "_advance", "late")
+@mutant(WatchedComputation, "_advance", "late", seed=21)
 def lets_time_pass_for_all_records(original, computation, watermarks, now_us):
     """Also for those of a unit that stands."""
     return original(computation, dict.fromkeys(watermarks, max(watermarks.values(), default=0)), now_us)
@@ -406,7 +406,7 @@ def stops_for_a_savepoint_while_paused(original, machine):
     return effects
 
 
-@mutant(RouterShell, "waits", "stuck", GATED)
+@mutant(RouterShell, "waits", "stuck", GATED, seed=52)
 def waits_for_room_when_its_batch_is_over(original, shell):
     """A router that has ended may not have switched: its barrier comes with the end of all."""
     return shell.core.full
@@ -443,14 +443,14 @@ def lets_time_pass_in_paused_slots(original, core, *arguments):
 # -- coordinator -------------------------------------------------------------------------------------------------------
 
 
-@mutant(CoordinatorMachine, "acknowledged", "violation")
+@mutant(CoordinatorMachine, "acknowledged", "violation", seed=16)
 def publishes_before_all_are_prepared(original, machine, phase, version, slot, now_ms):
     if phase == "prepared" and machine._current and machine._current.after.version == version:
         machine._current.waiting["prepared"] = {slot}
     return original(machine, phase, version, slot, now_ms)
 
 
-@mutant(CoordinatorMachine, "acknowledged", "violation")
+@mutant(CoordinatorMachine, "acknowledged", "violation", seed=236)
 def switches_to_the_step_ahead_as_soon_as_it_is_prepared(original, machine, phase, version, slot, now_ms):
     effects = original(machine, phase, version, slot, now_ms)
     if machine._ahead and not machine._ahead.waiting["prepared"]:
@@ -459,12 +459,12 @@ def switches_to_the_step_ahead_as_soon_as_it_is_prepared(original, machine, phas
     return effects
 
 
-@mutant(CoordinatorMachine, "recover", "violation")
+@mutant(CoordinatorMachine, "recover", "violation", seed=290)
 def forgets_the_step_ahead_when_it_takes_over(original, machine, version, steps, *more):
     return original(machine, version, list(steps)[:1], *more)
 
 
-@mutant(CoordinatorMachine, "_drop_rest", "stuck")
+@mutant(CoordinatorMachine, "_drop_rest", "stuck", seed=47)
 def uses_the_version_of_the_step_ahead_again(original, machine):
     """If that was taken back."""
     effects = original(machine)
@@ -513,14 +513,14 @@ def never_resumes(original, machine, current, now_ms):
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
-@mutant(SlotMachine, "snapshot_barrier", "snapshot", DIES)
+@mutant(SlotMachine, "snapshot_barrier", "snapshot", DIES, seed=21)
 def captures_at_the_first_barrier(original, slot, router, version):
     if slot._snapshot and slot._snapshot.version == version and not slot._step:
         slot._snapshot.standing |= set(slot._heard)
     return original(slot, router, version)
 
 
-@mutant(SlotMachine, "_advance", "snapshot", OFTEN)
+@mutant(SlotMachine, "_advance", "snapshot", OFTEN, seed=14)
 def captures_without_waiting_for_state(original, slot, touched=()):
     return original(slot, touched) + slot._capture()
 
@@ -566,7 +566,7 @@ def tells_the_offset_of_the_frame_behind(original, shell, savepoint):
     shell.sim.acknowledge_savepoint(savepoint, shell.sim.shape.ack_ms, f"router-{shell.number}", shell.offset + 1)
 
 
-@mutant(CoordinatorMachine, "_look_ahead", "stuck", OFTEN)
+@mutant(CoordinatorMachine, "_look_ahead", "stuck", OFTEN, seed=31)
 def looks_ahead_beside_a_snapshot(original, machine, now_ms):
     wanted, machine._wanted, current = machine._wanted, "", machine._current
     if current and current.step.snapshot:
@@ -585,7 +585,7 @@ def acknowledges_twice(original, shell, unit, source):
     original(shell, unit, source)
 
 
-@mutant(SlotCore, "drain", "ownerless")
+@mutant(SlotCore, "drain", "ownerless", seed=21)
 def carries_effects_out_before_the_records(original, core, now_us, in_time):
     """The state of a unit goes before its last queued records are in it."""
     plain = core.machine.drain
@@ -611,7 +611,7 @@ def loses_a_key_on_the_way(original, shell, leave):
     return State(list(state.values.items())[1:], state.timers)
 
 
-@mutant(SlotShell, "go_on", "stuck")
+@mutant(SlotShell, "go_on", "stuck", seed=386)
 def works_only_when_rows_come(original, shell, batch):
     pass
 

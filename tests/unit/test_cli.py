@@ -253,6 +253,19 @@ def test_runs_are_deleted_all_or_none_by_their_whole_ids(tmp_path, store):
     assert store.list_runs()["run_id"].tolist() == ids[2:]
 
 
+def test_runs_go_to_others_as_a_page_and_as_tables_that_come_back(tmp_path, store):
+    run_id, page, folder = store.put_run(run(0), tables()).run_id, tmp_path / "report.html", tmp_path / "out"
+    assert keyshift("results", "share", run_id, "-o", str(page), home=tmp_path).stdout.startswith(f"{page}: ")
+    assert f'id="{run_id}"' in page.read_text()
+    done = keyshift("results", "export", run_id, "-o", str(folder), home=tmp_path)
+    assert done.stdout.startswith(f"{folder}: 1 runs")
+    assert "events per second offered" in (folder / "dictionary.csv").read_text()
+    store.delete_run(run_id)
+    for told, words in ((f"{run_id}\n", "1 runs stored, 0 were"), ("", "0 runs stored, 1 were")):
+        done = keyshift("results", "import", str(folder), home=tmp_path)
+        assert done.stdout == told and words in done.stderr
+
+
 def test_small_numbers_of_stored_runs_are_whole_for_a_script(tmp_path, store):
     for number, rate in enumerate((1.5e-12, 0.1234567890123)):
         store.put_run(run(number, parameters={"rate": rate}), tables())

@@ -3,8 +3,11 @@
 What objects promise otherwise: tests/contract.
 """
 
+import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.etree.ElementTree import ParseError
 
@@ -121,25 +124,46 @@ def test_a_name_or_an_address_that_is_none_is_bad_input():
         Bucket(Endpoints("", "", "http://here", "a", "s"))
 
 
-def test_a_store_that_wants_to_be_asked_in_a_minute_is_asked_at_once(monkeypatch):
-    class Starting(BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            self.send_response(503)
-            self.send_header("Retry-After", "60")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+@contextlib.contextmanager
+def served(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Bucket]:
+    """The bucket, with the real client, of a server that answers each question so."""
+
+    class Server(BaseHTTPRequestHandler):
+        do_GET = answer
 
         def log_message(self, *words):
             pass
 
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield Bucket(replace(ENDPOINTS, minio=f"127.0.0.1:{server.server_port}"))
+        finally:
+            server.shutdown()
+
+
+def test_a_store_that_wants_to_be_asked_in_a_minute_is_asked_at_once(monkeypatch):
+    def starting(request):
+        asked.append(request.path)
+        request.send_response(503)
+        request.send_header("Retry-After", "60")
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
     asked, slept = [], []
     monkeypatch.setattr(urllib3.util.retry.time, "sleep", only_here(slept.append, time.sleep))
-    with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{server.server_port}"
-        with pytest.raises(ServiceUnavailable):
-            Bucket(Endpoints("", "", address, "somebody", "a-secret", bucket="results")).get("a/1")
-        server.shutdown()
+    with served(starting) as bucket, pytest.raises(ServiceUnavailable):
+        bucket.get("a/1")
     assert len(asked) == 3
     assert max(slept, default=0) < 5
+
+
+def test_another_service_on_the_port_is_told_in_one_line():
+    def welcome(request):
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(b"<html><p>Welcome<br>\nto something else")
+
+    with served(welcome) as bucket, pytest.raises(ServiceUnavailable, match="does not answer like MinIO") as told:
+        bucket.names()
+    assert "\n" not in str(told.value)

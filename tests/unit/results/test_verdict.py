@@ -15,13 +15,8 @@ from keyshift.results.verdict import Inventory, Judgement, Ownership, judge
 from keyshift.state.timers import Timers
 from keyshift.workloads.chain import Chain
 from keyshift.workloads.keycount import KeyCount
-from keyshift.workloads.micro import Micro
-from keyshift.workloads.nexmark import Nexmark
-from keyshift.workloads.saas import Saas
-from keyshift.workloads.stock import Stock
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount.operator import WindowCountOperator
-from keyshift.workloads.wordcount import WordCount
 
 SMALL = {"key_groups": 8, "keys": 10, "skew": 0.5, "state_bytes": 24, "seed": 5}
 WORKLOAD = KeyCount(**SMALL)
@@ -99,19 +94,9 @@ def test_a_result_of_an_event_never_offered_is_unexpected(run, change):
     only(verdict(run, pd.concat([run.results, extra], ignore_index=True)), unexpected=1)
 
 
-NO_ORIGIN = {"router": -1, "offset": -1, "position": -1}
-TIMELESS = [
-    *(KeyCount(**SMALL), Micro(**SMALL), Chain(**SMALL), Chain(**SMALL, chain="counter,map"), WordCount(words=20)),
-    *(Nexmark(query="q1"), Nexmark(query="q2"), Saas(customers=12, spread=5), Stock(securities=9, resting=2)),
-]
-
-
-@pytest.mark.parametrize("workload", TIMELESS, ids=lambda w: f"{w.name} {getattr(w, 'query', '')}")
-def test_a_result_without_an_event_is_unexpected_once_where_nothing_has_timers(workload):
-    made = run_sequentially(workload, [Assignment.contiguous(workload.key_groups, 2)], frames=6, events_per_frame=300)
-    extra = made.results.iloc[[0]].assign(**NO_ORIGIN)
-    results = pd.concat([made.results, extra], ignore_index=True)
-    found = judge(workload, made.events, results, made.final, made.ownership)
+def test_a_result_without_an_event_is_unexpected_once_where_nothing_has_timers(run):
+    extra = run.results.iloc[[0]].assign(router=-1, offset=-1, position=-1)
+    found = verdict(run, pd.concat([run.results, extra], ignore_index=True))
     only(found, unexpected=1)
     assert f"key {extra['key'].iloc[0]} without an event" in found.examples[0]
 

@@ -1,5 +1,6 @@
 import math
 import threading
+from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -184,6 +185,22 @@ def test_events_that_are_not_sent_in_time_are_never_offered():
     assert slow.done(START_US + 6_500_000) == LoadDone(TAKE_EVENTS, 200_000, TAKE_EVENTS, 6.5)
     assert slow.send(0, end_us)
     assert slow.events == TAKE_EVENTS
+
+
+def test_a_load_that_is_too_much_for_its_generator_is_over_behind_its_overtime(monkeypatch):
+    """In each look at the clock a second passes, and little is sent of what is due in it."""
+    said, seconds = [], count(START_US, 1_000_000)
+    commands = iter([Begin(START_US, 1), *[None] * 8, Stop()])
+    monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
+    monkeypatch.setattr(module, "say", said.append)
+    monkeypatch.setattr(module, "producer_of", lambda topic: Broker())
+    monkeypatch.setattr(module, "now_us", lambda: next(seconds))
+    load = {"workload": "keycount", "parameters": PARAMETERS, "rate": 1_000_000_000, "frame_ms": 20}
+    told = SimpleNamespace(next=lambda timeout_s: next(commands))
+    generate(GeneratorConfig(topic=Topic("k:1", "t", 2), **load), told)
+    [done] = [report for report in said if isinstance(report, LoadDone)]
+    assert 0 < done.events < done.planned == 1_000_000_000 and done.took_s > 1 + OVERTIME_S
+    assert said[-1] != done, "it has not waited until it was stopped"
 
 
 CHANGES = st.lists(st.tuples(st.integers(1, 2_000_000), st.floats(0.5, 20_000)), max_size=5)

@@ -1,6 +1,7 @@
 """How a topic is made, and what is read back from one of events, whose records come in several pieces."""
 
 import math
+import socket
 from itertools import chain
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
-from keyshift.model.errors import RunsElsewhere
+from keyshift.model.errors import RunsElsewhere, ServiceUnavailable
 from keyshift.traffic import topics
 from keyshift.traffic.topics import Topic
 from keyshift.workloads.windowcount import WindowCount
@@ -86,6 +87,16 @@ def test_a_topic_without_a_record_has_neither_events_nor_frames(monkeypatch):
     assert list(events) == ["router", "offset", "position", *STAGE.events.names]
     assert events["router"].dtype == np.int32
     assert TOPIC.count(SOURCE, WORKLOAD.stages) == ([0, 0], 0, ((), ()))
+
+
+def test_a_broker_that_is_not_there_is_told_in_one_line(monkeypatch):
+    monkeypatch.setattr(topics, "ANSWER_MS", 1000)
+    with socket.socket() as silent:  # bound and not listening: nobody answers, and nobody else gets the port
+        silent.bind(("127.0.0.1", 0))
+        kafka = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ServiceUnavailable, match=f"^Kafka at {kafka}: looking at topic 'any' ") as told:
+            Topic(kafka, "any").require_partitions()
+    assert "\n" not in str(told.value)
 
 
 def test_a_topic_is_silent_when_several_frames_have_not_come_however_long_they_are(monkeypatch):

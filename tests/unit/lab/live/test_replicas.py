@@ -20,18 +20,11 @@ from keyshift.traffic.copies import Superseded
 from keyshift.waiting import wait_until
 
 TWO = {"replicas": 2, "ordering": "live_robin", "key_groups": 16, "slots": 2, "strategy": "fluid"}
-APART = TWO | {"replicas_move": "one_by_one", "returns": False}
 
 
 @pytest.fixture
 def job(monkeypatch):
     with live_job(monkeypatch, live_spec(TWO)) as job:
-        yield job
-
-
-@pytest.fixture
-def apart(monkeypatch):
-    with live_job(monkeypatch, live_spec(APART)) as job:
         yield job
 
 
@@ -156,19 +149,6 @@ def test_stages_of_a_chain_move_at_the_same_time(monkeypatch):
         assert outcomes(job) == ["under way", "complete"] and slots(job) == [3, 3]
 
 
-def test_one_moves_after_the_other_while_that_one_answers(apart):
-    second = apart.replicas.all[1].job
-    second.go.clear()
-    apart.do(Scale(slots=4))
-    assert wait_until(lambda: slots(apart) == [4, 2], 60)
-    assert not second.stages[-1].requests, "it waits until the first keeps up with it again"
-    assert outcomes(apart) == ["under way"]
-    dies(apart)  # that is the first: nobody waits for it any more
-    second.go.set()
-    assert wait_until(lambda: outcomes(apart) == ["complete"], 60)
-    assert slots(apart)[1] == 4 and how(apart) == {0: "gone", 1: "lives"}
-
-
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [
@@ -203,6 +183,12 @@ def test_a_replica_that_is_killed_is_told_of_and_comes_back(job):
     assert any("replica 1 died (killed); 1 of 2 went on" in note for note in job.status()["notes"])
     job.ways[1].full()
     assert job.stop().run_id == job.run_id
+
+
+def test_one_that_is_not_to_come_back_is_gone(monkeypatch):
+    with live_job(monkeypatch, live_spec(TWO | {"returns": False})) as job:
+        dies(job)
+        assert how(job) == {0: "gone", 1: "lives"}
 
 
 def test_the_last_replica_is_not_killed_and_the_line_says_when_one_may_be(job):
