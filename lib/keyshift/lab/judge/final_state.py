@@ -147,8 +147,10 @@ def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalSt
     return replace(state, cuts=known, notes=notes)
 
 
-def _has_known_past(job: Job, cut: FinalState) -> bool:
-    """Whether it is known who had each unit until then."""
+def _has_known_past(job: Job, cut: FinalState | Judgement) -> bool:
+    """Whether it is known who had each unit until then, or the snapshot is bad anyway."""
+    if isinstance(cut, Judgement):
+        return True
     versions = {stage.name: stage.ownership.assignments[-1].version for stage in cut.stages}
     return all(stage.history.knows_until(versions[stage.name]) for stage in job.stages)
 
