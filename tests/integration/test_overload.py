@@ -22,7 +22,6 @@ def overloaded(shared_lab):
     )
 
 
-@pytest.mark.nightly("half a minute; tests/unit/lab has backlogs, and the verdict on what was processed, without Spark")
 def test_a_backlog_that_is_not_worked_off_ends_the_run_as_overloaded_and_what_was_processed_is_judged(lab, overloaded):
     summary = overloaded.summary
     assert overloaded.status == "ok", overloaded.verdict.examples
@@ -45,7 +44,7 @@ def offered_too_much(lab, strategy, rate):
         rate *= 2
 
 
-@pytest.mark.nightly("two minutes each; tests/unit/lab has backlogs without Spark")
+@pytest.mark.nightly("two minutes each; `make test` has an overload without a migration")
 @pytest.mark.parametrize("transfer", ["push", "fetch", "access", "remote"])
 def test_far_too_much_during_a_migration_makes_it_slow_and_the_verdict_stays_exact(lab, overloaded, transfer):
     run, manifest = offered_too_much(lab, STRATEGY_OF[transfer], float(round(3 * overloaded.summary.sustained_per_s)))
