@@ -150,12 +150,12 @@ $(READY): pyproject.toml requirements.lock
 	@rm -f $(ARCHIVED)
 	@echo "$(CURDIR)" > $@
 
-# Spark's classes are archived once for each Java, before a target that starts Spark: each start takes half the time from
-# then on (docs/performance.md). ARCHIVED has the Java of the archive, which took 35 s and has 170 MB. Without Java there
+# Spark's classes are archived when Java is another one than last time, before a target that starts Spark: each start
+# takes half the time from then on (docs/performance.md). ARCHIVED has the Java of the archive, which took 35 s and has 170 MB. Without Java there
 # is nothing to do here; whatever needs one says so. Where it fails Spark starts all the same, and the next target tries
 # it again.
 classes: $(READY)
 	@java=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" --version 2>/dev/null); \
 	[ "$$java" = "$$(cat $(ARCHIVED) 2>/dev/null)" ] || { \
-		echo "Archiving Spark's classes: half a minute, once for each Java"; \
+		echo "Archiving Spark's classes: half a minute, once for this Java"; \
 		$(BIN)/python -m keyshift.place.class_archive && echo "$$java" > $(ARCHIVED); } || true

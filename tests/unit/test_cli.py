@@ -370,6 +370,9 @@ def test_services_of_others_are_not_started_and_their_addresses_are_told(tmp_pat
     words = f"keyshift: the profile of KEYSHIFT_PROFILE names services of others ({addresses}): nothing to start here\n"
     assert (refused.returncode, refused.stderr) == (2, words) and not (tmp_path / "logs").exists()
     assert (told.returncode, told.stdout.splitlines()[-1].partition(": ")[2]) == (0, addresses)
+    monkeypatch.setenv("KEYSHIFT_PROFILE", str(tmp_path / "none.yaml"))
+    told = keyshift("status", home=tmp_path)
+    assert told.returncode == 0 and "none.yaml" in told.stdout.splitlines()[-1]
     monkeypatch.delenv("KEYSHIFT_PROFILE")
     assert keyshift("status", home=tmp_path).stdout.splitlines()[-1] == f"state folder: {tmp_path}"
 

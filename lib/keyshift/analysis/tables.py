@@ -88,10 +88,11 @@ def middle(values: Iterable[float]) -> float:
     return median(known) if known else nan
 
 
+UNDISTURBED = "P99 before, undisturbed (ms)"
 OF_A_COMPARISON: dict[str, Measure] = {  # by name, with the unit
     "P50 before (ms)": lambda row: row.get("p50_ms"),
     "P99 before (ms)": lambda row: row.get("p99_ms"),
-    "P99 before, undisturbed (ms)": lambda row: row.get("p99_undisturbed_ms"),
+    UNDISTURBED: lambda row: row.get("p99_undisturbed_ms"),
     "P99 spike (ms)": lambda row: row.get("spike_ms"),
     "P99 spike (× before)": lambda row: ratio(row, "spike_ms", "p99_ms"),
     "silence (ms)": lambda row: row.get("silence_ms"),
@@ -285,11 +286,13 @@ def _tradeoff(point: Point, cost: str) -> dict[str, Any]:
 
 def _concerns(name: str, row: SummaryRow) -> bool:
     """Whether a run should know the measure ``name`` of ``OF_A_COMPARISON``."""
+    if name == UNDISTURBED:  # some have no second that was
+        return False
     if name == "recovery (s)":  # without a P99 before there is no objective
         return is_hit(row) and bool(measured([row], _field("p99_ms")))
     if name in UNTIL_RECOVERY:
         return is_hit(row)
-    return moves(row) if name in _OF_A_MOVE else True
+    return moves(row) and row.get("steps") != 0 if name in _OF_A_MOVE else True
 
 
 def _field(name: str) -> Measure:

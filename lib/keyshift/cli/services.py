@@ -85,5 +85,10 @@ def status(as_json: Json = False) -> None:
     print_rows(list(map(asdict, stack.status())), as_json)
     if not as_json:
         typer.echo(f"state folder: {stack.home}")
-        if (services := load_profile().services) != "embedded":
-            typer.echo(f"the profile of {VARIABLE} names services of others instead: {services}")
+        try:
+            services = load_profile().services
+        except BadInput as error:
+            typer.echo(f"the profile of {VARIABLE}: {error}")
+        else:
+            if services != "embedded":
+                typer.echo(f"the profile of {VARIABLE} names services of others instead: {services}")

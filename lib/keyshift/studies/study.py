@@ -211,7 +211,8 @@ def measure(
     """The runs of ``points``: parameters by name, each over those ``common`` to all.
 
     ``one_job``: points that differ in strategy, trigger or measured time only are migrations of one running job, see
-    ``lab.scripts.series``; otherwise each run has a job of its own. A point that dies does not stop the others.
+    ``lab.scripts.series``, and so is one that shares its job with no other, if others share theirs; otherwise each run
+    has a job of its own. A point that dies does not stop the others.
     Raises BadInput, before anything is started, for a point that is not possible, and KeyshiftError if all died, or if
     no run is correct (``Study.require_good``).
     """

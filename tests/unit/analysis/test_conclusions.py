@@ -298,6 +298,17 @@ def test_what_one_run_should_know_and_does_not_has_no_mean_over_the_others(missi
         assert comparison_table([known, other])[column].tolist() == [known[missing]]
 
 
+def test_a_run_without_an_undisturbed_second_or_whose_autoscaler_asked_for_nothing_hides_no_other():
+    known = row("fluid", parameters={"seed": 1, "trigger": "auto"}, steps=4, p99_undisturbed_ms=9.0)
+    other = (
+        known
+        | {"parameters": {"seed": 2, "trigger": "auto"}, "steps": 0}
+        | dict.fromkeys(["completion_s", "p99_undisturbed_ms"])
+    )
+    [found] = comparison_table([known, other]).to_dict("records")
+    assert (found["completion (s)"], found["P99 before, undisturbed (ms)"]) == (known["completion_s"], 9.0)
+
+
 def costs(*of_runs):
     """Of migrations, as ``rescalings`` has them."""
     return pd.DataFrame(of_runs, columns=["number", "completion_s", "spike_ms"])
