@@ -2,8 +2,8 @@
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, TypeVar
 from xml.etree.ElementTree import ParseError
 
 import urllib3
@@ -23,6 +23,8 @@ from keyshift.model.errors import (
     Undelivered,
     service_errors,
 )
+
+T = TypeVar("T")
 
 # S3 error codes by what the reader has to do about them.
 REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}
@@ -166,6 +168,16 @@ class Bucket:
         else:
             said = f"does not answer like MinIO ({str(error).partition(chr(10))[0][:120]}): check the address"
         return otherwise(f"{trouble}: {where} {said}")
+
+
+def surely(read: Callable[[str], T], name: str, ask: Callable[[str], object]) -> T:
+    """What ``read`` gives of ``name``, once more if that seems damaged: a connection may have broken. Raises Damaged as
+    ``damage_told`` does.
+    """
+    with suppress(Damaged), damage_told(ask, name):
+        return read(name)
+    with damage_told(ask, name):
+        return read(name)
 
 
 @contextmanager

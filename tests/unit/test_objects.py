@@ -18,7 +18,7 @@ from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, ProtocolError
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import BadInput, Damaged, NotThere, Refused, ServiceUnavailable, Undelivered
-from keyshift.objects import PART_BYTES, Bucket, damage_told
+from keyshift.objects import PART_BYTES, Bucket, damage_told, surely
 from memory_bucket import MemoryBucket, s3_error
 from waits import only_here
 
@@ -93,11 +93,30 @@ def test_what_a_store_does_not_deliver_that_answers_otherwise_is_damaged():
         assert here.get("a/2") == b"content"
 
 
+def test_a_connection_that_broke_once_is_no_damage():
+    client = MemoryBucket()
+    here = objects(client)
+    here.put("a/1", b"content")
+    client.rotten = {"runs/a/1"}
+
+    def names(begin):
+        client.rotten = set()
+        return here.names(begin)
+
+    assert surely(here.get, "a/1", names) == b"content"
+    client.rotten = {"runs/a/1"}
+    with pytest.raises(Damaged, match="answers otherwise: it is damaged"):
+        surely(here.get, "a/1", here.names)
+
+
 @pytest.mark.parametrize("error", [UNREACHABLE, s3_error("SlowDown")])
 def test_of_a_store_that_is_away_nothing_is_known(error):
     here = objects(MemoryBucket(error))
     with pytest.raises(Undelivered, match="a/1 cannot be read"), damage_told(here.names, "a"):
         here.get("a/1")
+    with pytest.raises(ServiceUnavailable) as told:
+        surely(here.get, "a/1", here.names)
+    assert not isinstance(told.value, Damaged)
 
 
 @pytest.mark.parametrize("error", [Refused("AccessDenied"), ServiceUnavailable("no database can be made")])

@@ -1,14 +1,13 @@
 """The complete snapshots that a job may go on from (Flink's completed checkpoint store)."""
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from keyshift.model.errors import Damaged, NotThere
 from keyshift.model.keys import Version
 from keyshift.model.records import SnapshotRecord
-from keyshift.objects import damage_told
-from keyshift.wire.nodes import Unreadable
+from keyshift.objects import surely
 from keyshift.wire.savepoint import SavepointStore
 
 KEPT = 2  # the newest, and the one before if it cannot be read
@@ -96,20 +95,12 @@ class CompletedSnapshots:
             return self._journaled | {snapshot.name for snapshot in self.newest}
 
 
-def found_damaged(store: SavepointStore, said: Iterable[Mapping[str, Unreadable]]) -> dict[str, str]:
-    """Why savepoints and snapshots in the ``store`` cannot be read, of which slots have ``said`` so, each by its name:
-    those that cannot be read here either. What was gone may be back, or a slot had a fault of its own.
-
-    Raises ServiceUnavailable.
+def is_damaged(store: SavepointStore, savepoint: str) -> bool:
+    """Whether a savepoint or a snapshot cannot be read here, as a slot has said: what was gone may be back, or the slot
+    had a fault of its own. Raises ServiceUnavailable.
     """
-    why = {each.name: each.why for some in said for each in some.values()}
-    return {name: why[name] for name in why if not _is_whole(store, name)}
-
-
-def _is_whole(store: SavepointStore, savepoint: str) -> bool:
     try:
-        with damage_told(store.committed, savepoint):
-            store.require_whole(savepoint)
+        surely(store.require_whole, savepoint, store.committed)
     except (Damaged, NotThere):
-        return False
-    return True
+        return True
+    return False

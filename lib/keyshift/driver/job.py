@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keyshift.clock import now_us
 from keyshift.driver.attempt import Unfinished
-from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots, found_damaged
+from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots, is_damaged
 from keyshift.driver.job_faults import JobFaults, ServicesToHit
 from keyshift.driver.query import Query, StartQuery
 from keyshift.driver.snapshotter import Snapshotter
@@ -258,7 +258,8 @@ class Job:
                 stage.history = past.stages[stage.name]
             left = [stage.history.find_later(participant, stage.name, attempt) for stage in self.stages]
             roots = [nodes.of_stage(n, stage.name) for n in attempts(participant, config.job) for stage in self.stages]
-            self._give_up_unreadable([participant.read_below(nodes.UNREADABLE.below(root)) for root in roots])
+            with contextlib.suppress(ServiceUnavailable):
+                self._give_up_unreadable([participant.read_below(nodes.UNREADABLE.below(root)) for root in roots])
         tasks = {  # a restart that was under way may have led to more
             each.stage: max(each.slots, *(owner + 1 for owner in of.assignment.owner))
             for each, of in zip(config.chain(), left, strict=True)
@@ -268,17 +269,17 @@ class Job:
 
     def _give_up_unreadable(self, said: Iterable[Mapping[str, nodes.Unreadable]]) -> None:
         """Give up the newest snapshot, and without one the savepoint of a restart, as long as slots have ``said`` that
-        it is not there as it was written, and it is not. That a slot has not read its part says nothing: it may have
-        been killed, or the store was away.
+        it is damaged, and it is. That a slot has not read its part says nothing: it may have been killed.
         """
-        why = found_damaged(SavepointStore(self.config.endpoints, self.config.job), said)
-        while (begin := self.snapshots.last or self._begun_from) and begin.name in why:
+        store = SavepointStore(self.config.endpoints, self.config.job)
+        why = {each.name: each.why for some in said for each in some.values()}
+        while (last := self.snapshots.last or self._begun_from) and last.name in why and is_damaged(store, last.name):
             if not self.snapshots.last:
                 self._begun_from, self._first_version = None, NO_VERSION
             self.snapshots.replace(self.snapshots.newest[:-1])
             before = self.snapshots.last or self._begun_from
             words = before.name if before else "the beginning of the input"
-            self.note(f"{begin.name} counts no more: {why[begin.name]}; the job goes on from {words}")
+            self.note(f"{last.name} counts no more: {why[last.name]}; the job goes on from {words}")
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them).

@@ -131,7 +131,7 @@ def pace_notes(load: analysis.Offered, catch_up_s: float, figures: Mapping[str, 
     if figures["backlog"] > figures["offered_per_s"] * BEHIND_S:
         end = "was never worked off"
         if figures["overloaded"]:
-            end = f"was not worked off (catch_up_s = {catch_up_s:g}): {_number(figures['unprocessed'])} not processed"
+            end = f"was not worked off within {catch_up_s:g} s: {_number(figures['unprocessed'])} not processed"
         elif figures["worked_off_s"] is not None:
             end = f"was worked off {figures['worked_off_s']:.1f} s later"
         notes.append(

@@ -184,7 +184,8 @@ class CoordinatorMachine:
         if begin.owner != self.assignment.owner:
             self._requests.appendleft(request)
             return self._next_request()
-        self._version = max(self._version, behind)
+        if steps := list(steps):  # else no version is used, and nobody can know that this one was
+            self._version = max(self._version, behind)
         return self.start(steps, now_ms)
 
     def start(self, steps: Iterable[Step], now_ms: float) -> list[CoordinatorEffect]:

@@ -147,8 +147,7 @@ class Summary(_Record):
     )
     overloaded: bool = Field(
         default=False,
-        description="whether there are unprocessed events: a backlog was left catch_up_s after the load, or no result "
-        "of it was due",
+        description="whether a backlog was left catch_up_s after the load, so that there are unprocessed events",
     )
     rate_changed: bool = Field(
         default=False,

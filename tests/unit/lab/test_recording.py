@@ -34,7 +34,7 @@ LATE = "the generator made all 3 600 000 events, the last one 13.7 s after the e
     [
         (12.0, {}, []),
         (12.0, BEHIND, [f"{BACKLOG} worked off 12.3 s later"]),
-        (12.0, BEHIND | OVERLOADED, [f"{BACKLOG} not worked off (catch_up_s = 30): 567 890 not processed"]),
+        (12.0, BEHIND | OVERLOADED, [f"{BACKLOG} not worked off within 30 s: 567 890 not processed"]),
         (12.0, BEHIND | {"worked_off_s": None}, [f"{BACKLOG} never worked off"]),
         (15.0, {"events": 1_800_000, "offered_per_s": 120_000.0}, [f"{MADE} were never offered"]),
         (25.7, BEHIND, [LATE, f"{BACKLOG} worked off 12.3 s later"]),

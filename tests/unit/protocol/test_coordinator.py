@@ -313,6 +313,15 @@ def test_steps_have_later_versions_than_another_coordinator_has_used(behind, ver
     assert machine.planned((SWAP,), machine.assignment, 1, behind) == [publish(version, (version, SWAP))]
 
 
+def test_a_plan_without_steps_uses_no_version():
+    """None that nobody could know: no step is written down under it."""
+    machine = coordinator()
+    for request in ("one", "two"):
+        machine.submit(request)
+    assert machine.planned((), machine.assignment, 1, behind=11) == [MigrationDone(), PlanNext("two")]
+    assert machine.planned((SWAP,), machine.assignment, 2) == [publish(8, (8, SWAP))]
+
+
 def test_a_plan_whose_request_was_cancelled_meanwhile_does_not_begin():
     machine = coordinator()
     machine.submit("one")

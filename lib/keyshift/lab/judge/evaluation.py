@@ -251,11 +251,11 @@ class EndedJob:
 
     @property
     def unprocessed(self) -> int:
-        """Events that were offered and not processed."""
+        """Events that were offered and not processed, as the job was overloaded."""
         assert self.feed.offered is not None
         if self._overloaded and not self.final.offsets:
             return self.feed.offered - self.offered_for(len(self.events))
-        return self.feed.offered - int(self._frames_read["events"].sum()) + self.offered_for(self._left_out)
+        return self.feed.offered - int(self._frames_read["events"].sum())
 
     def tables(
         self, span: Span, numbers: Mapping[str, int] | None = None, scalings: Sequence[Scaling] = ()

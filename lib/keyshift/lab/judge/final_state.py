@@ -17,7 +17,7 @@ from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.model.keys import SomeUnits
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
-from keyshift.objects import damage_told
+from keyshift.objects import surely
 from keyshift.planner import Decision
 from keyshift.results import verdict
 from keyshift.results.copies import repeated
@@ -106,8 +106,7 @@ def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalSt
     manifests: dict[str, SavepointManifest] = {}
     for saved in job.savepoints:
         try:
-            with damage_told(store.committed, saved.name):
-                manifests[saved.name] = store.manifest(saved.name)
+            manifests[saved.name] = surely(store.manifest, saved.name, store.committed)
         except (Damaged, NotThere) as error:
             if saved is final:
                 raise
@@ -164,8 +163,7 @@ def cuts_of(store: SavepointStore, final: FinalState) -> dict[str, FinalState | 
 
 def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState | Judgement:
     try:
-        with damage_told(store.committed, name):
-            manifest = store.manifest(name)
+        manifest = surely(store.manifest, name, store.committed)
     except (Damaged, NotThere) as error:
         return _unreadable(error)
 

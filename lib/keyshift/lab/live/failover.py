@@ -17,7 +17,7 @@ from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.model.errors import Damaged, InputLost, NotThere
 from keyshift.model.keys import NO_VERSION
 from keyshift.model.notes import Note
-from keyshift.objects import damage_told
+from keyshift.objects import surely
 from keyshift.traffic.copies import Incarnation, Superseded
 from keyshift.traffic.topics import Epochs
 from keyshift.wire.config import JobConfig
@@ -182,8 +182,8 @@ class JobFailover:
             furthest: Counter[int] = Counter()
             for name in store.committed(SNAPSHOT_PREFIX):
                 # Of one that cannot be read the verdict is bad, whatever it has read.
-                with suppress(Damaged, NotThere), damage_told(store.committed, name):
-                    furthest |= Counter(store.manifest(name).offsets)
+                with suppress(Damaged, NotThere):
+                    furthest |= Counter(surely(store.manifest, name, store.committed).offsets)
             self._job.output.require_input(furthest)
         while begin := journal.newest:
             try:

@@ -15,7 +15,7 @@ from keyshift.lab.replicas.resume_points import ResumePoint, ResumePoints
 from keyshift.model.errors import Damaged, InputLost, NotThere
 from keyshift.model.keys import NO_VERSION, Versions
 from keyshift.model.notes import Note
-from keyshift.objects import damage_told
+from keyshift.objects import surely
 from keyshift.traffic.copies import Superseded
 from keyshift.traffic.topics import Epochs
 from keyshift.wire.savepoint import SavepointManifest, SavepointStore
@@ -123,11 +123,12 @@ class ReplicasFailover:
             return ""
         store = SavepointStore(replicas.all[0].job.config.endpoints, of.of)
         try:
-            with damage_told(store.committed, last.name):
-                if replicas.order and _ahead(store.manifest(last.name), replicas.order.ends()):
+            if replicas.order:
+                manifest = surely(store.manifest, last.name, store.committed)
+                if _ahead(manifest, replicas.order.ends()):
                     return "has read more of the order log than Kafka has kept"
-                if of.before is not None:
-                    store.require_whole(last.name)
+            if of.before is not None:
+                surely(store.require_whole, last.name, store.committed)
         except (Damaged, NotThere) as error:
             return f"cannot be read ({error})"
         return ""

@@ -34,8 +34,10 @@ class Replica:
         self.request(proposal.slot, "counter", behind)
 
     def request(self, slot, stage, behind):
-        self.used = max(self.used, behind["counter"])
-        for number, unit in enumerate(unit for unit, owner in enumerate(self.assignment.owner) if owner != slot):
+        moving = [unit for unit, owner in enumerate(self.assignment.owner) if owner != slot]
+        if moving:
+            self.used = max(self.used, behind["counter"])
+        for number, unit in enumerate(moving):
             owners = [*self.assignment.owner]
             owners[unit] = slot
             self.used += 1
