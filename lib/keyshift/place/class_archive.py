@@ -1,8 +1,9 @@
 """The archive of Spark's classes: what a JVM needs of them, as it has it in memory after they were read and checked.
 
-``make`` does it once for each Java, before a run: a JVM that writes an archive at its end needs a quarter of a minute
-for that, and a run should neither wait for it nor have it beside. The archive has classes of Spark and its libraries,
-not those of the Kafka connector: Spark loads that itself. Only Java and jars as they were then can use it.
+``make`` does it before a run, if Java is another one than last time: a JVM that writes an archive at its end needs a
+quarter of a minute for that, and a run should neither wait for it nor have it beside. The archive has classes of Spark
+and its libraries, not those of the Kafka connector: Spark loads that itself. Only Java and jars as they were then can
+use it.
 """
 
 import os

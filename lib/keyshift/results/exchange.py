@@ -151,9 +151,10 @@ def _flat(manifest: Manifest) -> dict[str, Any]:
 def _typed(runs: pd.DataFrame) -> pd.DataFrame:
     """Give figures as numbers where no run knows any, and yes or no where a run that died has neither."""
     for name in map(str, runs.select_dtypes("object").columns):
-        if name in ("overloaded", "rate_changed", "one_job"):
+        figure = Summary.model_fields.get(name)
+        if figure and figure.annotation is bool:
             runs[name] = runs[name].astype("boolean")
-        elif name.startswith(PHASE) or (name in Summary.model_fields and name not in ("verdict", *HEAD)):
+        elif name.startswith(PHASE) or (figure and name not in ("verdict", *HEAD)):
             runs[name] = runs[name].astype("float64")
     return runs
 
