@@ -270,10 +270,18 @@ def test_groups_go_from_the_first_slot_to_the_last_by_the_skew_that_comes_later(
     ]
 
 
-@pytest.mark.parametrize("notebook", ["spacker/02_chunk_and_copies", "stock/01_exchange"])
-def test_a_copied_group_that_has_changed_is_sent_whole_as_by_spacker(notebook):
+@pytest.mark.parametrize(
+    ("notebook", "shares"),
+    [
+        *(("spacker/01_overview", {2}), ("spacker/02_chunk_and_copies", {1, 2})),
+        *(("spacker/05_dynamic", {1}), ("stock/01_exchange", {1, 2})),
+    ],
+)
+def test_a_copied_group_that_has_changed_is_sent_whole_as_by_spacker(notebook, shares):
     points = [spec.point() for spec in asked(notebook).specs]
-    assert {point.handover for point in points if point.replicate} == {"whole"}
+    assert {(point.replicate, point.handover) for point in points if point.replicate} == {
+        (share, "whole") for share in shares
+    }
 
 
 def test_half_of_the_key_groups_move_however_many_there_are():
