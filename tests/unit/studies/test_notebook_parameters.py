@@ -317,6 +317,13 @@ def test_points_of_meces_with_settings_have_bins_and_steps_of_the_notebook_or_th
     assert found == [*((*cut, 2) for cut in cuts), *((*cut, 0) for cut in cuts), (4, 4, 32, 2), (8, 2, 4, 2)]
 
 
+@pytest.mark.parametrize(("bins", "size", "cap"), [(1, 1, 8), (4, 4, 32), (16, 16, 128), (32, 32, 256)])
+def test_in_the_strategy_space_as_many_key_groups_move_together_whatever_the_bins(bins, size, cap):
+    found = execute("start/01_strategy_space", "strategies.get(name)", presets=["fluid", "meces"], bins=bins)["points"]
+    assert (found["meces"].bins, found["meces"].size, found["meces"].cap) == (bins, size, cap)
+    assert (found["fluid"].bins, found["fluid"].size, found["fluid"].cap) == (1, 1, 0)
+
+
 @pytest.mark.parametrize("notebook", ["compare/05_engines", "failures/01_faults", "replication/03_moves"])
 def test_words_of_notes_that_a_browser_would_take_for_tags_are_seen(notebook):
     study = SimpleNamespace(runs={"fluid": [(SimpleNamespace(notes=["away: <address>"]), {})]})
