@@ -77,7 +77,10 @@ def tradeoff_sentences(summaries: Sequence[SummaryRow]) -> list[str]:
             "was."
         )
     if copied := list(known[known["copied"] & ~known["stays"]]["label"]):
-        said.append(f"{enumerated(copied)}: copies were made before; completion is of what had changed since.")
+        said.append(
+            f"{enumerated(copied)}: copies were made before; completion is of what had no copy where it went, or had "
+            "changed since."
+        )
     return said
 
 

@@ -63,9 +63,9 @@ class Strategy:
     copies: Annotated[
         Literal["warm_up", "periodic"], "copies when the migration begins (warm_up) or all the time before (periodic)"
     ] = "warm_up"
-    holders: Annotated[Literal["destination", "ring"], "copies kept at the destination, or along a ring"] = (
-        "destination"
-    )
+    holders: Annotated[
+        Literal["destination", "ring"], "copies of what moves, where it goes, or also of what stays, along a ring"
+    ] = "destination"
     handover: Annotated[
         Literal["delta", "whole"], "a copied unit hands over the keys changed since, or all if one has changed"
     ] = "delta"

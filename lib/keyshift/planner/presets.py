@@ -68,11 +68,13 @@ PRESETS = {
         replicate=2,
         copies="periodic",
     ),
-    # Costs the most copying, as nobody knows yet what will move. A unit profits only if it moves to the slot that has
-    # its copy. If a slot dies, the job goes on from a snapshot, not from copies. As re-created for Meces it copies each
-    # 60 s, along a ring of 3; here one copy is brought up to date every ``copy_every_s``, which is of the job.
+    # Costs the most copying, as nobody knows yet what will move later. Rhino moves an instance to a worker that has its
+    # copy. Here the copy of a unit that moves is made where it goes: ahead in a run, which knows its migrations, and by
+    # a live job when one is requested. If a slot dies, the job goes on from a snapshot, not from copies. As re-created
+    # for Meces it copies each 60 s, along a ring of 3; here one copy is brought up to date every ``copy_every_s``,
+    # which is of the job.
     "rhino": Strategy(
-        "everything is copied to the next slot of a ring, moves send the rest",
+        "everything is copied, to where it goes or along a ring, moves send what changed",
         "Rhino",
         replicate=1,
         copies="periodic",

@@ -131,7 +131,7 @@ def test_of_other_amounts_of_state_nobody_beats_another_one_nor_does_who_has_cop
     assert tables.tradeoffs(rows)["copied"].tolist() == [False, True]
     assert tradeoff_sentences(rows)[1:] == [
         "all_at_once moves everything, in 500 ms; the floor, a bare copy of the same bytes, is 250 ms.",
-        "replicated: copies were made before; completion is of what had changed since.",
+        "replicated: copies were made before; completion is of what had no copy where it went, or had changed since.",
     ]
 
 

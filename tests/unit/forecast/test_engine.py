@@ -126,10 +126,14 @@ def test_a_restart_uses_a_core_for_each_slot_that_owns_state(host_slots, owners,
     assert carried_out("stop_restart", here, there, offered, cluster, costs).completion_s == pytest.approx(seconds)
 
 
-def test_of_a_copied_unit_only_what_has_changed_travels():
-    found = carried_out("replicated", HERE, THERE, load([10.0, 10.0], copy_every_s=2.0), replicate=1)
+@pytest.mark.parametrize("strategy", ["replicated", "rhino"])
+def test_of_a_copied_unit_only_what_has_changed_travels_also_to_a_slot_that_had_none(strategy):
+    found = carried_out(strategy, HERE, THERE, load([10.0, 10.0], copy_every_s=2.0), replicate=1)
     assert found.bytes_copied == 100
     assert found.bytes_moved == pytest.approx(100 * (1 - np.exp(-1)))  # ten events on ten keys
+
+
+def test_a_migration_waits_for_copies_that_were_not_there_before():
     waiting = carried_out("replicated", HERE, THERE, PAIR, replicate=1, copies="warm_up")
     assert waiting.replicate_s == pytest.approx(1.0)
     assert waiting.completion_s < 1.0

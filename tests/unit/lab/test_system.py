@@ -269,6 +269,16 @@ def test_copies_go_where_the_units_go_if_the_load_is_another_one_than_when_they_
     assert len(made.job.copied) == 2 and told(made) == WAITED
 
 
+@pytest.mark.parametrize(("slots", "then"), [(2, 4), (4, 2)])
+def test_copies_along_a_ring_are_where_the_announced_units_go_when_a_job_is_scaled(slots, then):
+    made = system_of(strategy="rhino", slots=slots, to_slots=then)
+    made.system.announce(made.spec.changes[0])
+    steps = planned(made)
+    assert len(moved_over_copies(made, steps)) == len(units(steps)) > 0
+    assert {copy.unit for copy in made.job.kept} == {*range(len(made.job.assignment.owner))}, "and of all that stay"
+    assert len(made.job.copied) == 1 and not told(made)
+
+
 def test_copies_of_a_migration_before_have_gone_with_their_units():
     made = system_of(strategy="replicated", slots=2, to_slots=4)
     planned(made)  # it leads there, and another strategy led back

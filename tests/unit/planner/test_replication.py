@@ -46,17 +46,16 @@ def test_bins_are_copied_by_their_group():
     assert copies(plan) == [(0, 0, 2), (1, 0, 2), (4, 0, 3), (5, 0, 3), (8, 2, 5), (9, 2, 5)]
 
 
-def test_a_ring_copies_to_the_next_slot_that_owns_units_if_there_is_one():
-    plan = plan_of(replicate=1, holders="ring")
-    assert copies(plan) == [(0, 0, 2), (1, 0, 2), (2, 0, 2), (4, 2, 5), (5, 5, 0)]
-    assert refusals(plan) == dict.fromkeys((1, 2), "copied to slot 2, next of the ring, which is not its destination 3")
-    alone = Assignment.contiguous(2, 1)
-    plan = make_plan(strategies.get("rhino"), alone, Assignment(1, (SlotId(0), SlotId(1))))
-    assert copies(plan) == []
-    assert refusals(plan) == {1: "not copied: slot 0 owns every unit, so the ring has no other slot"}
-
-
-def test_a_ring_that_is_copied_all_the_time_has_the_units_too_that_turn_out_to_stay():
+def test_a_ring_that_is_copied_all_the_time_has_the_units_too_that_stay_at_the_next_slot_that_owns_some():
+    plan = plan_of(replicate=1, holders="ring", copies="periodic")
+    assert (copies(plan), refusals(plan)) == (sorted([*ALL, (3, 2, 5)]), {})
     plan = plan_of(replicate=3, holders="ring", copies="periodic")
     assert copies(plan) == [(0, 0, 2), (3, 2, 5)]
     assert refusals(plan).keys() == {1, 2, 4, 5}
+    assert copies(plan_of(replicate=1, holders="ring")) == ALL, "when the migration begins what stays is not copied"
+
+
+def test_a_slot_that_owns_every_unit_has_no_ring_and_copies_go_to_the_slots_that_come():
+    alone = Assignment.contiguous(2, 1)
+    plan = make_plan(strategies.get("rhino"), alone, Assignment(1, (SlotId(0), SlotId(1))))
+    assert (copies(plan), refusals(plan)) == ([(1, 0, 1)], {})

@@ -270,10 +270,18 @@ def test_groups_go_from_the_first_slot_to_the_last_by_the_skew_that_comes_later(
     ]
 
 
-@pytest.mark.parametrize("notebook", ["spacker/02_chunk_and_copies", "stock/01_exchange"])
-def test_a_copied_group_that_has_changed_is_sent_whole_as_by_spacker(notebook):
+@pytest.mark.parametrize(
+    ("notebook", "shares"),
+    [
+        *(("spacker/01_overview", {2}), ("spacker/02_chunk_and_copies", {1, 2})),
+        *(("spacker/05_dynamic", {1}), ("stock/01_exchange", {1, 2})),
+    ],
+)
+def test_a_copied_group_that_has_changed_is_sent_whole_as_by_spacker(notebook, shares):
     points = [spec.point() for spec in asked(notebook).specs]
-    assert {point.handover for point in points if point.replicate} == {"whole"}
+    assert {(point.replicate, point.handover) for point in points if point.replicate} == {
+        (share, "whole") for share in shares
+    }
 
 
 def test_half_of_the_key_groups_move_however_many_there_are():
@@ -307,6 +315,13 @@ def test_points_of_meces_with_settings_have_bins_and_steps_of_the_notebook_or_th
     found = [(point.bins, point.size, point.cap, point.mode.fetch_back) for point in (spec.point() for spec in specs)]
     cuts = [(32, 32, 256), (64, 64, 512)]
     assert found == [*((*cut, 2) for cut in cuts), *((*cut, 0) for cut in cuts), (4, 4, 32, 2), (8, 2, 4, 2)]
+
+
+@pytest.mark.parametrize(("bins", "size", "cap"), [(1, 1, 8), (4, 4, 32), (16, 16, 128), (32, 32, 256)])
+def test_in_the_strategy_space_as_many_key_groups_move_together_whatever_the_bins(bins, size, cap):
+    found = execute("start/01_strategy_space", "strategies.get(name)", presets=["fluid", "meces"], bins=bins)["points"]
+    assert (found["meces"].bins, found["meces"].size, found["meces"].cap) == (bins, size, cap)
+    assert (found["fluid"].bins, found["fluid"].size, found["fluid"].cap) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("notebook", ["compare/05_engines", "failures/01_faults", "replication/03_moves"])

@@ -164,7 +164,7 @@ def simulation_doubts(validation: pd.DataFrame) -> list[str]:
 
 
 def _moves_all(table: pd.DataFrame) -> "pd.Series[bool]":
-    """Which points copy nothing before, so that they cannot be faster than the floor."""
+    """Which points send all of it behind the request, so that they cannot be faster than the floor."""
     return table["bytes_moved"] >= table["bytes_minimum"] * (1 - 1e-9)
 
 
