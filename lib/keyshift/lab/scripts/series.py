@@ -205,7 +205,8 @@ def evaluation_of(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     tables = ended.tables(span, lap.numbers)
     made, due = ended.counted(span)
     told = lap.planned_s, lap.copied, lap.bytes_beside, lap.spec.point().of_migration(0).mode.transfer == "push"
-    number = ended.offered_for(made)
-    offered = {"took_s": span.end - span.start, "events": number, "unprocessed": 0, "planned": number}
+    left = ended.unprocessed_in(span)
+    number = ended.offered_for(made) + left
+    offered = {"took_s": span.end - span.start, "events": number, "unprocessed": left, "planned": number}
     facts = ended.facts(span, tables, due, offered, *told) | {"one_job": True}
     return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])
