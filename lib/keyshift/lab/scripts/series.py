@@ -51,7 +51,8 @@ class Lap:
 
 
 def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
-    """The job in which each of ``specs`` can be a lap, or None if they need several, or runs of their own.
+    """The job in which each of ``specs`` can be a lap, or None if they need several, or runs of their own. It may need
+    more cores than any of them.
 
     They may differ in strategy, trigger and measured time. Faults, several migrations in a run, changes of the rate
     or of the events, events of a file, replicas and the autoscaler belong to a run of its own.
@@ -72,6 +73,15 @@ def by_job(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
     for spec in specs:
         together.setdefault(job_of(spec), []).append(spec)
     return [*together.values()]
+
+
+def with_jobs(specs: Sequence[RunSpec]) -> list[tuple[list[RunSpec], RunSpec | None]]:
+    """``specs`` as by ``by_job``, each time with the job in which they are laps. None if each has a job of its own, as
+    all have where no two runs can share one. Raises BadInput for a job that is not possible.
+    """
+    groups = [(some, one_job(some)) for some in by_job(specs)]
+    shared = any(job is not None and sum(spec.run.repetitions for spec in some) > 1 for some, job in groups)
+    return [(some, job if shared else None) for some, job in groups]
 
 
 def judged(specs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, float]]:
@@ -105,7 +115,7 @@ def _alone(spec: RunSpec) -> bool:
 def job_of(spec: RunSpec) -> str:
     """A text that is the same for all runs that can be laps of one job."""
     run = spec.run.model_dump(exclude={"seconds", "repetitions"})
-    return repr((run, spec.job, spec.workload, spec.backend, spec.scenario.stage))
+    return repr((run, spec.unsettled, spec.job, spec.workload, spec.backend, spec.scenario.stage))
 
 
 class Series:
