@@ -56,7 +56,8 @@ def carried_out(name, case, cluster, costs, seed=1):
 def test_every_unit_comes_where_the_plan_wants_it_and_none_is_lost(name, case, cluster, costs):
     plan, target, load, found = carried_out(name, case, cluster, costs)
     assert found.assignment.owner == target.owner
-    assert (found.units_moved, found.steps) == (plan.moves, len(plan.steps))
+    moved = len(load.unit_bytes) if name == "stop_restart" and plan.steps else plan.moves  # a restart moves all units
+    assert (found.units_moved, found.steps) == (moved, len(plan.steps))
     assert found.seconds["count"].tolist() == [load.rates.sum()] * len(found.seconds)
     assert (found.seconds["p99_ms"] >= found.seconds["p50_ms"]).all()
 

@@ -295,9 +295,9 @@ class Traffic:
         self.told, self.pids, self.received, self.early = [], set(), 30, 0
         self.seconds = [Second(7, 3, 4.0, 6.0)]
         self.latencies = {0: Latencies(9.0, (2, 1) + (0,) * 11)}
-        self.feed_ = SimpleNamespace(
-            sent=31, due=30, offered=None, before=Before(), progress=[Progress(0.0, 0, 0), Progress(1.0, 300, 300)]
-        )
+        progress = [Progress(0.0, 0, 0), Progress(1.0, 300, 300)]
+        self.feed_ = SimpleNamespace(sent=31, due=30, offered=None, before=Before(), progress=progress)
+        self.feed_.rate_changed = False
         for name in ("begin", "change_rate", "end_load", "await_ready", "skip", "await_skipped"):
             setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
 

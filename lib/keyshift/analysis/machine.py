@@ -126,4 +126,9 @@ def doubts(rows: Sequence[SummaryRow]) -> list[str]:
             f"The job was overloaded in {overloaded} of {len(rows)} runs: their figures know nothing of the events "
             "that it had not processed."
         )
+    if 0 < (practised := sum(bool(row.get("one_job")) for row in rows)) < len(rows):
+        said.append(
+            f"{practised} of {len(rows)} runs are migrations of one running job, which has practised; the others began "
+            "anew."
+        )
     return said

@@ -81,13 +81,8 @@ class RunSpec:
         self._check_faults()
         check_replicas(job, scenario, point, [stage.name for stage in self.workload.stages], self.unsettled)
         self._check_ordering()
-        rows = job.replicas * job.rows(self.routers, self.tasks.values()) * 1000 / run.frame_ms
-        if rows > MAX_FRAMES_PER_S:
-            raise BadInput(
-                f"frame_ms = {run.frame_ms:g} with {self.routers} routers and "
-                f"{', '.join(map(str, self.tasks.values()))} slots makes {rows:.0f} rows/s between them in all "
-                f"replicas; at most {MAX_FRAMES_PER_S}: raise frame_ms or slots_per_process"
-            )
+        if "frame_ms" not in self.unsettled:
+            require_rows(self, run.frame_ms)
         for name in self.moving:
             groups = begin = Assignment.contiguous(key_groups, self.slots_of[name])
             for requested in self.changes:
@@ -311,6 +306,21 @@ class RunSpec:
             for name in fields
         }
         return names | flat
+
+
+def slot_rows_per_s(spec: RunSpec, frame_ms: float) -> float:
+    """Rows into the slots of all replicas, if all slots own state; see ``JobPart.rows``."""
+    return spec.job.replicas * spec.job.rows(spec.routers, spec.tasks.values()) * 1000 / frame_ms
+
+
+def require_rows(spec: RunSpec, frame_ms: float) -> None:
+    """Raise BadInput if frames of this length make too many rows."""
+    if (rows := slot_rows_per_s(spec, frame_ms)) > MAX_FRAMES_PER_S:
+        raise BadInput(
+            f"frame_ms = {frame_ms:g} with {spec.routers} routers and {', '.join(map(str, spec.tasks.values()))} slots "
+            f"makes {rows:.0f} rows/s between them in all replicas; at most {MAX_FRAMES_PER_S}: raise frame_ms or "
+            "slots_per_process"
+        )
 
 
 def _without_snapshots(spec: RunSpec) -> str:

@@ -82,7 +82,7 @@ def simulated(
     check_costs(strategy, current, target, load, costs)
     run = _Migration(strategy, current, load, cluster, costs, 1 + max(*current.owner, *target.owner), seed)
     if strategy.restarts and plan.steps:  # with nothing to move a job goes on as it is
-        run.restart(plan, target)
+        run.restart(target)
     else:
         run.migrate(plan)
     needed = load.unit_bytes[current.slot_of != target.slot_of]
@@ -130,7 +130,7 @@ class _Migration:
 
     # -- a restart ----------------------------------------------------------------------------------------------------
 
-    def restart(self, plan: Plan, target: Assignment) -> None:
+    def restart(self, target: Assignment) -> None:
         """Stop everything, write it to the store, and have its new owners read it from there."""
         load, costs, cluster = self._load, self._costs, self._cluster
         self.begin_s, took_s = 0.0, costs.restart_s
@@ -144,7 +144,7 @@ class _Migration:
         busy = self._busy(self._rates, np.arange(self._slots))
         self.waits.add(begins, np.full(self._slots, took_s), self._rates, busy)
         self.end_s = self.step_s = took_s
-        self.bytes, self.units = float(load.unit_bytes.sum()), plan.moves
+        self.bytes, self.units = float(load.unit_bytes.sum()), len(load.unit_bytes)
 
     # -- a migration of a running job ---------------------------------------------------------------------------------
 

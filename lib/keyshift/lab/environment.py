@@ -11,13 +11,13 @@ from functools import cache, partial
 from keyshift.driver.spark import require_no_spark
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import wanted_slots
-from keyshift.experiment.spec import RunSpec
+from keyshift.experiment.spec import RunSpec, require_rows
 from keyshift.folders import state_folder
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.machine.auto_load import cores_of
+from keyshift.lab.machine.auto_load import DEFAULT, cores_of, frames_for
 from keyshift.lab.machine.load_cost import cost_spec, kept_cost
 from keyshift.lab.run import Lab
-from keyshift.lab.scripts.series import judged
+from keyshift.lab.scripts.series import judged, with_jobs
 from keyshift.lab.service_faults import require_possible
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.ordering import orderings
@@ -38,6 +38,7 @@ class Asked:
     """What was to be started: runs in a place, and what they start beside its services. ``lasts_s``: for how long they
     get load, if their specs do not say that. ``verdict_bytes``: what the largest verdict takes in the driver, about:
     that on a run, or on all migrations of one job. ``searched``: whether the highest rate is, in the job of each run.
+    ``jobs``: those of which some of the runs are migrations.
     """
 
     specs: tuple[RunSpec, ...]
@@ -46,6 +47,7 @@ class Asked:
     lasts_s: float | None = None
     verdict_bytes: int = 0
     searched: bool = False
+    jobs: tuple[RunSpec, ...] = ()
 
     @property
     def load_s(self) -> float:
@@ -135,7 +137,8 @@ def open_lab(
     ``require_no_spark`` do, and before Spark is started, as ``require_session`` does.
     """
     place = require_possible_here(specs, profile, lasts_s=lasts_s, warned=warned, one_job=one_job, searched=searched)
-    needed = max((spec.cores for spec in specs if spec.job.replicas == 1), default=0)
+    here = (spec for spec in (*specs, *_jobs(specs, one_job)) if spec.job.replicas == 1)  # in the Spark of the lab
+    needed = max((spec.cores for spec in here), default=0)
     if any(spec.unsettled for spec in specs):  # the job that says what a load costs has to fit, too
         needed = max(needed, cost_spec().cores)
     if needed := max(needed, cores):
@@ -170,17 +173,22 @@ def require_possible_here(
     place = load_profile(profile)
     verdicts = judged(specs) if one_job else ((spec, spec.run.load_s) for spec in specs)
     largest = max((verdict_bytes(spec, load_s) for spec, load_s in verdicts), default=0)
-    asked = Asked(tuple(specs), place, tuple(also), lasts_s, largest, searched)
+    asked = Asked(tuple(specs), place, tuple(also), lasts_s, largest, searched, _jobs(specs, one_job))
     _stop_if_asked(asked)
     resources = Resources.here()
     require_java()
-    for spec in specs:
+    for spec in (*specs, *asked.jobs):
         require_fit(spec, place, resources)
     if not warned:
         if searched:
             _tell_once(OF_A_SEARCH)
         _tell_what_is_too_much(asked, resources)
     return place
+
+
+def _jobs(specs: Sequence[RunSpec], one_job: bool) -> tuple[RunSpec, ...]:
+    """The jobs of which some of ``specs`` are migrations; none unless ``one_job``."""
+    return tuple(job for _, job in with_jobs(specs) if job is not None) if one_job else ()
 
 
 def _tell_what_is_too_much(asked: Asked, resources: Resources) -> None:
@@ -210,6 +218,8 @@ def require_fit(spec: RunSpec, place: Profile, resources: Resources) -> None:
     """Raise KeyshiftError if a run is not possible in ``place``, with the ``resources`` of this machine."""
     require_user()
     require_needs(spec, place, resources)
+    if "frame_ms" in spec.unsettled:
+        require_rows(spec, DEFAULT.frame_ms if place.spark.on_kubernetes else frames_for([spec])[-1])
     require_possible(spec.scenario.every_fault(), _stack(place), place.spark)
     settings = settings_of(spec.backend.name, spec.backend.settings, place.redis)
     backends.get(spec.backend.name).require(settings, not place.spark.on_kubernetes)

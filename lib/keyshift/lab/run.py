@@ -29,7 +29,7 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.run_loop import MakeScript, RunLoop
 from keyshift.lab.run_metrics import written
 from keyshift.lab.scripts.scenario import scenario_script
-from keyshift.lab.scripts.series import Series, as_stored, by_job, one_job
+from keyshift.lab.scripts.series import Series, as_stored, with_jobs
 from keyshift.lab.service_faults import BesideRun, ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, SystemUnderTest, job_config, job_traffic, used_by_pods
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
@@ -359,10 +359,9 @@ def run_in_one_job(
     of one job are made one by one, as are those of a job that died. Runs come in the order in which they are made.
     Raises KeyshiftError if runs of one job cannot be stored.
     """
-    groups = [(some, one_job(some), _rounds(some)) for some in by_job(lab.settled(specs))]
-    shared = any(job is not None and len(rounds) > 1 for _, job, rounds in groups)
-    for some, job, rounds in groups:
-        if shared and job is not None:
+    for some, job in with_jobs(lab.settled(specs)):
+        if job is not None:
+            rounds = _rounds(some)
             try:
                 made = lab.run_series(job, rounds)
             except KeyshiftError as error:

@@ -49,7 +49,7 @@ def startable(notebook: Path, parameters: Mapping[str, Any], resources: Resource
     asked = asked_of(notebook, parameters)
     if asked.specs:
         require_java()
-    for spec in asked.specs:
+    for spec in (*asked.specs, *asked.jobs):
         require_fit(spec, asked.place, resources)
     return asked
 
@@ -87,7 +87,8 @@ def _both(one: Asked, other: Asked) -> Asked:
     also = tuple(dict.fromkeys((*one.also, *other.also)))
     largest = max(one.verdict_bytes, other.verdict_bytes)
     load_s, searched = one.load_s + other.load_s, one.searched or other.searched
-    return Asked((*one.specs, *other.specs), one.place, also, load_s, largest, searched)
+    specs, jobs = (*one.specs, *other.specs), (*one.jobs, *other.jobs)
+    return Asked(specs, one.place, also, load_s, largest, searched, jobs)
 
 
 def _starting(sources: Sequence[str]) -> list[int]:
@@ -231,8 +232,9 @@ def forecast(prepared: PreparedBatch, records: Files | None, resources: Resource
     earlier = _took(records, prepared) if records else []
     known = [(possible[key].load_s, took_s) for key, took_s in earlier if key in possible]
     specs = [spec for each in to_do for spec in each.specs]
+    jobs = [job for each in to_do for job in each.jobs]
     together = max((each.verdict_bytes for each in to_do), default=0)  # of all that is judged at once, not of a run
-    needs = replace(reduce(or_, map(needs_of, specs), Needs()), verdict_bytes=together)
+    needs = replace(reduce(or_, map(needs_of, [*specs, *jobs]), Needs()), verdict_bytes=together)
     place = next((each.place for each in to_do if each.specs), load_profile())
     return Forecast(
         name,

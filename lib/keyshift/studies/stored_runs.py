@@ -29,13 +29,16 @@ def comparable(runs: pd.DataFrame, workload: str = "", like: str = "", anywhere:
     on machines that are alike by one version of keyshift; all of them migrations of one running job, or none.
 
     ``runs``: of ``ResultStore.list_runs``. Those that died have no summary and are left out. ``like``: (the beginning
-    of) the id of a run; the others are like it. Empty: like the newest run of ``workload``, or of all. None if there
-    is no such run. ``anywhere``: made wherever, and by any version. Raises BadInput for a run that is not among them.
+    of) the id of a run of ``workload``, or of any; the others are like it. Empty: like the newest of those runs. None
+    if there is no such run. ``anywhere``: made wherever, and by any version. Raises BadInput for a run that is not
+    among them.
     """
     ended = _ended(runs)
     chosen = ended[ended["workload"] == workload] if workload else ended
-    if like and (chosen := ended[ended["run_id"].str.startswith(like)]).empty:
-        raise BadInput(f"like = {like!r}: no run with a verdict begins so, of {len(ended)}; `keyshift results list`")
+    among = len(chosen)
+    if like and (chosen := chosen[chosen["run_id"].str.startswith(like)]).empty:
+        of = f" of workload = {workload}" if workload else ""
+        raise BadInput(f"like = {like!r}: no run{of} with a verdict begins so, of {among}; `keyshift results list`")
     if chosen.empty:
         return []
     made_by, first = [] if anywhere else MADE_BY, chosen.iloc[0]

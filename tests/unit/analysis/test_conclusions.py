@@ -266,6 +266,16 @@ def test_runs_of_an_overloaded_job_or_on_a_machine_without_room_are_told(known, 
     assert said[1].startswith(words)
 
 
+def test_that_some_runs_have_practised_and_others_have_not_is_told():
+    """The job of some has died, say, and each had one of its own then."""
+    practised, anew = row("fluid", one_job=True), [row("lazy", one_job=False), row("matched")]
+    assert sentences([practised, *anew])[1] == (
+        "1 of 3 runs are migrations of one running job, which has practised; the others began anew."
+    )
+    alike = [[practised, row("lazy", one_job=True)], anew]
+    assert not any("practised" in sentence for rows in alike for sentence in sentences(rows))
+
+
 def test_the_table_has_units_and_one_row_per_point():
     runs = [
         row("fluid", parameters={"seed": 1, "batch": 1}),

@@ -79,6 +79,7 @@ def test_what_a_run_was_made_of_makes_it_again():
         ({"rate": "auto", "frame_ms": "auto"}, 700.0, 50.0, "rate, frame_ms"),
         ({"run.rate": "auto"}, 700.0, 20.0, "rate"),
         ({"rate": 5000, "frame_ms": "auto"}, 5000.0, 50.0, "frame_ms"),
+        ({"rate": 9.0, "frame_ms": "auto", "routers": 8, "to_slots": 16}, 9.0, 50.0, "frame_ms"),  # too many at 20 ms
         ({"rate": 9.0}, 9.0, 20.0, ""),
     ],
 )

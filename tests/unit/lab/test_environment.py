@@ -160,6 +160,24 @@ def test_migrations_of_one_job_have_one_verdict_and_what_it_takes_is_told(opened
         assert told == [f"{words}; nothing is refused for that"], "101 million events"
 
 
+CHAIN = {"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:6", "stage": "all"}
+PODS_FOR_A_RUN = "\nspark: {master: 'k8s://https://api', image: i, driver_host: h, executors: 1, cores: 11}"
+
+
+def test_a_job_of_several_runs_may_need_more_cores_than_any_of_them_and_has_to_fit(opened, profile):
+    """Each of its stages has room for as many slots as any stage of a run."""
+    specs = [make_spec(CHAIN | {"to_slots": 3, "strategy": name}) for name in ("fluid", "all_at_once")]
+    assert {spec.cores for spec in specs} == {2 + 3 + 6}
+    for one_job, cores in ((False, 11), (True, 14)):
+        with open_lab(specs, "local", one_job=one_job):
+            assert opened[-1][3] == cores
+    pods = profile(more=PODS_FOR_A_RUN)
+    require_possible_here(specs, pods)
+    require_possible_here(specs[:1], pods, one_job=True)  # which shares its job with no other
+    with pytest.raises(BadInput, match="the run has 14 routers and slots"):
+        require_possible_here(specs, pods, one_job=True)
+
+
 def test_that_nobody_knows_the_load_of_a_search_is_told_once_before_it_starts(opened, monkeypatch):
     told = []
     monkeypatch.setattr(module, "tell", told.append)
@@ -200,6 +218,19 @@ def test_what_is_not_possible_in_its_profile_is_refused_before_anything_is_opene
     with pytest.raises(BadInput, match=words), open_lab([make_spec(values)], profile(more=more)):
         pass
     assert not opened
+
+
+def test_frames_that_are_left_to_the_machine_are_refused_if_none_that_it_may_choose_makes_few_rows(
+    opened, profile, monkeypatch
+):
+    monkeypatch.setattr(module.Resources, "here", lambda: Resources(cpus=2, memory=64 << 30, free=64 << 30))
+    many, most = (make_spec({"frame_ms": "auto", "routers": routers, "to_slots": 16}) for routers in (8, 64))
+    with open_lab([many], "local"):
+        assert opened
+    with pytest.raises(BadInput, match=r"^frame_ms = 200 with 64 routers and 16 slots makes 5120 rows/s"):
+        require_possible_here([most], "local")
+    with pytest.raises(BadInput, match=r"^frame_ms = 20 with 8 routers"):  # the default: nothing is measured in pods
+        require_possible_here([many], profile(more=SMALL.replace("cores: 2", "cores: 24")))
 
 
 def test_a_user_without_a_name_is_refused_before_anything_is_opened(opened, monkeypatch):

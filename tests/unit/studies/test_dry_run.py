@@ -127,6 +127,15 @@ def test_migrations_of_one_job_have_one_verdict_and_other_runs_one_each(folder):
     assert verdict_bytes() == (6 + 2 * 2 * 24) * of_each, "the largest one counts"
 
 
+def test_a_job_of_several_runs_may_need_more_cores_than_any_of_them(folder):
+    chain = {"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:6"}
+    chain |= {"stage": "all", "to_slots": 3}
+    for one_job, cores in ((False, 11), (True, 14)):
+        code = MEASURES.replace("one_job=False", f"one_job={one_job}").replace('"skew": skew', f"**{chain}")
+        write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=code)
+        assert forecast(prepared(folder), None, MACHINE).needs.cores == cores
+
+
 def test_of_a_search_for_the_highest_rate_nobody_knows_how_many_events_it_offers(folder):
     searches = """
 from keyshift.suite import measure, measure_highest_rates

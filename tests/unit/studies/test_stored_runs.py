@@ -34,6 +34,19 @@ def test_runs_that_differ_in_strategy_and_seed_alone_are_compared_or_those_like_
     assert comparable(runs[:0]) == []
 
 
+def test_a_run_that_the_others_are_to_be_like_is_of_the_workload_that_is_named():
+    store = result_store()
+    for number, workload in enumerate(("keycount", "nexmark", "keycount")):
+        made = run(number, "fluid", parameters={"workload": workload})
+        summary = made.summary.model_copy(update={"workload": workload})
+        store.put_run(made.model_copy(update={"workload": workload, "summary": summary}), tables())
+    listed = store.list_runs()
+    same_day = run(0).run_id[:8]
+    assert [row["workload"] for row in comparable(listed, "nexmark", same_day)] == ["nexmark"]
+    with pytest.raises(BadInput, match=r"^like = '1999': no run of workload = nexmark with a verdict begins so, of 1"):
+        comparable(listed, "nexmark", "1999")
+
+
 def test_who_chose_the_load_is_no_difference_but_the_load_is():
     store = result_store()
     for number, parameters in enumerate(({}, {"auto": "rate"}, {"auto": "rate", "rate": 9.0})):

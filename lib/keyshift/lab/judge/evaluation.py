@@ -252,10 +252,17 @@ class EndedJob:
     @property
     def unprocessed(self) -> int:
         """Events that were offered and not processed, as the job was overloaded."""
-        assert self.feed.offered is not None
-        if self._overloaded and not self.final.offsets:
-            return self.feed.offered - self.offered_for(len(self.events))
-        return self.feed.offered - int(self._frames_read["events"].sum())
+        if not self._overloaded:
+            return 0  # what Kafka has lost, or has once more, is in the verdict
+        read = int(self._frames_read["events"].sum()) if self.final.offsets else self.offered_for(len(self.events))
+        return max(0, (self.feed.offered or 0) - read)
+
+    def unprocessed_in(self, span: Span) -> int:
+        """Those of them that are in ``span``, to a frame; 0 if it is not known in which frames they are."""
+        frames = self._frames
+        until = frames["watermark"].where(frames["watermark"] > 0)  # of those sent at once only the last one has it
+        inside = span.of(until.groupby(frames["router"]).bfill())
+        return int(frames["events"][inside].drop(self._frames_read.index, errors="ignore").sum())
 
     def tables(
         self, span: Span, numbers: Mapping[str, int] | None = None, scalings: Sequence[Scaling] = ()
@@ -309,12 +316,8 @@ class EndedJob:
             say(line)
         beside = None if any(map(_sent_beside_in_the_past, stages)) else bytes_beside(measures)
         told = final.planned_s, final.copied, beside, pushed
-        offered = {
-            "took_s": feed.took_s,
-            "events": feed.offered or 0,
-            "unprocessed": self.unprocessed,
-            "planned": feed.planned,
-        }
+        offered = {"took_s": feed.took_s, "events": feed.offered or 0, "planned": feed.planned}
+        offered["unprocessed"] = self.unprocessed
         facts = self.facts(span, tables, self.counted()[1], offered, *told)
         if final.strength:
             facts["fewer_replicas_s"] = fewer_s(final.strength, self._traffic.replicas, span)

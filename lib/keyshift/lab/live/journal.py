@@ -35,7 +35,7 @@ def _with_why(raw: Any) -> Any:
 class Journal(SystemJournal):
     """The journal of a live job. ``began_at``, ``trigger``: of the load and of the first migration, in seconds since
     the epoch, 0 if there was none; ``rates``: events per second of each source. ``migrations``, ``targets``: see
-    ``Migrations``.
+    ``Migrations``. ``rate_changed``: see ``Feed``; older journals of this format do not tell.
     """
 
     began_at: float
@@ -43,6 +43,7 @@ class Journal(SystemJournal):
     rates: dict[str, float]
     migrations: list[Annotated[Migration, BeforeValidator(_with_why)]]
     targets: dict[str, list[int]]
+    rate_changed: bool = False
 
 
 _JOURNAL = TypeAdapter(Journal)

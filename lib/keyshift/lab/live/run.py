@@ -116,7 +116,7 @@ class LiveRun:
     def _keep(self) -> None:
         """Write the journal, if something has changed that must not be lost."""
         begun, snapshots = self._failover.progress
-        now = begun, self.migrations.progress, len(self.system.notes), self.loop.rates.copy()
+        now = begun, self.migrations.progress, len(self.system.notes), self.loop.rates.copy(), self._rate_changed
         self._journal.keep(now, snapshots, self._made)
 
     def _made(self) -> Journal:
@@ -128,7 +128,13 @@ class LiveRun:
             rates=loop.rates.copy(),
             migrations=migrations.status(),
             targets=migrations.targets,
+            rate_changed=self._rate_changed,
         )
+
+    @property
+    def _rate_changed(self) -> bool:
+        """Whether any rate was changed, in a process before, too; it may be what it was at the beginning again."""
+        return self.loop.feed is not None and self.loop.feed.rate_changed
 
     # -- beginning ----------------------------------------------------------------------------------------------------
 
@@ -188,7 +194,8 @@ class LiveRun:
         loop.feed = feed = traffic.feed(loads, loop.spec.run.frame_ms, epoch)
         feed.await_ready()
         offered = traffic.count_offered()
-        feed.before = Before(sum(offered.events), offered.due, rate_changed=loads != loop.spec.loads)
+        rate_changed = journal.rate_changed or loads != loop.spec.loads
+        feed.before = Before(sum(offered.events), offered.due, rate_changed=rate_changed)
         loop.reporter.say(f"the generator goes past {feed.before.events:,} events that were offered before")
         feed.skip(offered.events)
         feed.await_skipped()  # no tick comes before, and all that was due since the beginning would come at once

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from keyshift.experiment.parts import RunPart
-from keyshift.experiment.spec import RunSpec
+from keyshift.experiment.spec import MAX_FRAMES_PER_S, RunSpec, slot_rows_per_s
 from keyshift.forecast.cost import event_us, more_cpu_us
 from keyshift.lab.machine.load_cost import LoadCost, cost_spec, rows_per_s
 from keyshift.ordering import orderings
@@ -41,20 +41,21 @@ class AutoLoad(NamedTuple):
 
 def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> AutoLoad:
     """The one load for all of ``specs`` that left something open: as much as the dearest of them can have."""
-    frames = _frames(specs)
+    frames = frames_for(specs)
     loads = [_chosen(spec, cost, frames) for spec in specs]
     rate, frame_ms = min(_of_open("rate", specs, loads)), max(_of_open("frame_ms", specs, loads))
     return AutoLoad(rate, frame_ms, max(cores_of(spec.settled(rate=rate, frame_ms=frame_ms), cost) for spec in specs))
 
 
-def _frames(specs: Sequence[RunSpec]) -> list[float]:
-    """The lengths of frames that may be chosen: an epoch cannot be shorter than one."""
-    heartbeats = [
-        spec.job.heartbeat_ms
-        for spec in specs
-        if "frame_ms" in spec.unsettled and orderings.get(spec.job.ordering).agrees
-    ]
-    return [frame_ms for frame_ms in FRAMES_MS if frame_ms <= min(heartbeats, default=math.inf)]
+def frames_for(specs: Sequence[RunSpec]) -> list[float]:
+    """The lengths of frames that may be chosen: an epoch cannot be shorter than one, and short ones make many rows. If
+    all make too many, the longest.
+    """
+    open_ones = [spec for spec in specs if "frame_ms" in spec.unsettled]
+    heartbeats = [spec.job.heartbeat_ms for spec in open_ones if orderings.get(spec.job.ordering).agrees]
+    frames = [frame_ms for frame_ms in FRAMES_MS if frame_ms <= min(heartbeats, default=math.inf)]
+    few = [each for each in frames if all(slot_rows_per_s(spec, each) <= MAX_FRAMES_PER_S for spec in open_ones)]
+    return few or frames[-1:]
 
 
 def _of_open(name: str, specs: Sequence[RunSpec], loads: Sequence[AutoLoad]) -> list[float]:

@@ -51,7 +51,8 @@ class Lap:
 
 
 def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
-    """The job in which each of ``specs`` can be a lap, or None if they need several, or runs of their own.
+    """The job in which each of ``specs`` can be a lap, or None if they need several, or runs of their own. It may need
+    more cores than any of them.
 
     They may differ in strategy, trigger and measured time. Faults, several migrations in a run, changes of the rate
     or of the events, events of a file, replicas and the autoscaler belong to a run of its own.
@@ -72,6 +73,15 @@ def by_job(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
     for spec in specs:
         together.setdefault(job_of(spec), []).append(spec)
     return [*together.values()]
+
+
+def with_jobs(specs: Sequence[RunSpec]) -> list[tuple[list[RunSpec], RunSpec | None]]:
+    """``specs`` as by ``by_job``, each time with the job in which they are laps. None if each has a job of its own, as
+    all have where no two runs can share one. Raises BadInput for a job that is not possible.
+    """
+    groups = [(some, one_job(some)) for some in by_job(specs)]
+    shared = any(job is not None and sum(spec.run.repetitions for spec in some) > 1 for some, job in groups)
+    return [(some, job if shared else None) for some, job in groups]
 
 
 def judged(specs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, float]]:
@@ -105,7 +115,7 @@ def _alone(spec: RunSpec) -> bool:
 def job_of(spec: RunSpec) -> str:
     """A text that is the same for all runs that can be laps of one job."""
     run = spec.run.model_dump(exclude={"seconds", "repetitions"})
-    return repr((run, spec.job, spec.workload, spec.backend, spec.scenario.stage))
+    return repr((run, spec.unsettled, spec.job, spec.workload, spec.backend, spec.scenario.stage))
 
 
 class Series:
@@ -205,7 +215,8 @@ def evaluation_of(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     tables = ended.tables(span, lap.numbers)
     made, due = ended.counted(span)
     told = lap.planned_s, lap.copied, lap.bytes_beside, lap.spec.point().of_migration(0).mode.transfer == "push"
-    number = ended.offered_for(made)
-    offered = {"took_s": span.end - span.start, "events": number, "unprocessed": 0, "planned": number}
+    left = ended.unprocessed_in(span)
+    number = ended.offered_for(made) + left
+    offered = {"took_s": span.end - span.start, "events": number, "unprocessed": left, "planned": number}
     facts = ended.facts(span, tables, due, offered, *told) | {"one_job": True}
     return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])

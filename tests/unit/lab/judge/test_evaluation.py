@@ -124,6 +124,30 @@ def test_events_that_routers_have_made_are_not_counted_as_those_that_were_offere
     assert (stopped.unprocessed, stopped.offered_for(processed)) == (3 * (made - processed), 3 * processed)
 
 
+@pytest.mark.parametrize(
+    ("offered", "overloaded", "unprocessed"), [(500, False, 0), (300, False, 0), (500, True, 100), (300, True, 0)]
+)
+def test_events_that_kafka_has_lost_or_has_more_of_are_in_the_verdict_and_are_no_overload(
+    ended, offered, overloaded, unprocessed
+):
+    run = ended(None, overloaded=overloaded)
+    run.feed.offered = offered
+    assert (run.verdict().others["unread"], run.unprocessed) == (100, unprocessed)
+
+
+def test_laps_of_an_overloaded_job_know_which_of_their_events_it_had_not_processed(ended):
+    whole, stopped = ended(None, made_of=3), ended(None, made_of=3, offsets={0: 5, 1: 5}, overloaded=True)
+    _, frames = ended.traffic.offered(None)
+    each, ends = int(frames["events"].iloc[0]), sorted(set(frames["watermark"] / SECOND_US))
+    frames.loc[frames["offset"] == 7, "watermark"] = 0  # as if it was sent at once with the next one
+    for (before, last), behind in {(0, 3): 0, (3, 6): 4, (5, 9): 8}.items():  # frames of both routers
+        span = Span(ends[before] + 1e-6, 0.0, ends[last] + 1e-6, 0.0)
+        lap = Lap(make_spec({"keys": 50}), span, 0.0, {}, CopiedAhead(), 0, [])
+        of_stopped, of_whole = (series.evaluation_of(job, lap, None).facts["load"] for job in (stopped, whole))
+        assert (of_stopped.unprocessed, of_whole.unprocessed) == (behind * each, 0)
+        assert of_stopped.events == of_stopped.planned == of_whole.events
+
+
 class OfEvenKeys(KeyCount):
     """Of which only events of even keys have a result."""
 

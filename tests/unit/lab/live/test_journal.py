@@ -88,6 +88,13 @@ def test_a_journal_that_has_each_version_that_was_revoked_is_read_too():
     assert set(journal_from_json(raw).past.revoked) == {2, 5}
 
 
+def test_a_journal_that_does_not_tell_whether_a_rate_was_changed_is_read_too():
+    raw = journal_to_json(replace(JOURNAL, rate_changed=True))
+    assert journal_from_json(raw).rate_changed
+    del raw["rate_changed"]
+    assert journal_from_json(raw) == JOURNAL
+
+
 def test_a_journal_says_up_to_where_the_input_is_in_what_it_goes_on_from():
     assert JOURNAL.offsets == {0: 3, 1: 4}
     restarted = replace(JOURNAL, past=replace(PAST, snapshots=[]))

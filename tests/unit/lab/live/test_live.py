@@ -406,6 +406,17 @@ def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_c
     assert wait_until(lambda: job.presence.end.called, 60), "all of it has ended"
 
 
+def test_that_a_rate_was_changed_is_known_to_the_next_process_though_it_is_what_it_was_again(monkeypatch):
+    kept = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
+        assert not kept[-1].rate_changed
+        job.traffic.feed_.rate_changed = True
+        assert wait_until(lambda: kept[-1].rate_changed, 60), "whatever it is by then"
+    assert kept[-1].rates == kept[0].rates
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: kept[-1]) as job:
+        assert job.traffic.feed_.before.rate_changed
+
+
 @pytest.mark.parametrize(
     ("asked", "refusal", "more", "remedy"),
     [

@@ -9,7 +9,7 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.machine import auto_load, load_cost
-from keyshift.lab.machine.auto_load import FRAMES_MS, LEAST_RATE, SHARE, chosen
+from keyshift.lab.machine.auto_load import FRAMES_MS, LEAST_RATE, SHARE, chosen, frames_for
 from keyshift.lab.machine.load_cost import RATES, LoadCost, cost_of, cost_spec, rows_per_s
 from keyshift.lab.machine.sampler import Stretch
 from keyshift.model.errors import ServiceUnavailable
@@ -144,6 +144,17 @@ def test_frames_are_no_longer_than_the_epochs_of_an_order():
         load = chosen(specs, measured)
         assert load.frame_ms == 60
         assert [spec.settled(rate=load.rate, frame_ms=load.frame_ms) for spec in specs]
+
+
+def test_frames_make_no_more_rows_than_a_run_may_have_whatever_they_cost():
+    few, many, most = (make_spec(AUTO | {"routers": routers, "to_slots": 16}) for routers in (1, 8, 64))
+    cheap = cost(cpus=64, row_ms=0.01)
+    assert chosen([few], cheap).frame_ms == 20
+    for specs in ([many], [few, many]):
+        load = chosen(specs, cheap)
+        assert load.frame_ms == 40, "128 rows each time"
+        assert [spec.settled(rate=load.rate, frame_ms=load.frame_ms) for spec in specs]
+    assert frames_for([most]) == [200], "which are too many, too"
 
 
 def test_what_an_event_waits_takes_its_slot_and_no_processor():

@@ -8,7 +8,7 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.run import run_in_one_job
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import series as scripts
-from keyshift.lab.scripts.series import CALM_S, Series, judged, one_job
+from keyshift.lab.scripts.series import CALM_S, Series, by_job, judged, one_job
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.model.records import Second
 
@@ -76,6 +76,12 @@ def test_a_job_of_several_runs_has_room_where_they_need_it():
     chain = {"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:3", "seconds": 6.0}
     job = one_job([spec(**chain), spec(**chain, to_slots=6), spec(**chain, to_slots=2)])
     assert (job.slots_of, job.tasks) == ({"map": 1, "counter": 3}, {"map": 1, "counter": 6})
+
+
+def test_runs_whose_load_is_left_to_the_machine_share_a_job_with_each_other_alone():
+    """As they do when it is chosen: a job of both may be none that is possible."""
+    left, given = spec(frame_ms="auto", strategy="lazy"), spec(strategy="lazy")
+    assert by_job([left, given, spec(frame_ms="auto")]) == [[left, spec(frame_ms="auto")], [given]]
 
 
 @pytest.mark.parametrize(
