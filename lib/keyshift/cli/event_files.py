@@ -19,7 +19,8 @@ def write(
 ) -> None:
     """Write the events that a run with these parameters would be offered; starts nothing.
 
-    A run with the same workload, routers and load is offered them by --set events=FILE, whatever else it has.
+    A run with the same workload, its parameters that events depend on (seed, keys, …), and routers is offered them by
+    --set events=FILE; its load may not need more events.
     """
     from keyshift.experiment.events import write_events
     from keyshift.experiment.spec import make_spec

@@ -152,7 +152,7 @@ def batch(
     profile: ProfileOption = None,
     as_json: Json = False,
 ) -> None:
-    """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed.
+    """Execute a notebook with many sets of parameters; given again, it executes what is missing or has failed.
 
     With --all, every notebook that has a set of a kind. A report has all verdicts, conclusions, notes, figures (not in
     Markdown), and what is missing.

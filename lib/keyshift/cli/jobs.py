@@ -24,7 +24,15 @@ from keyshift.program import GoesOn
 from keyshift.progress import tell
 from keyshift.registry import named_values
 
-ControlPort = Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")]
+ControlPort = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=65535,
+        help="For its HTTP, at the address of the profile (loopback unless it says otherwise); 0: the profile's port, "
+        "else any.",
+    ),
+]
 Name = Annotated[str | None, typer.Argument(help="Of the job; may be left out where one runs.", show_default=False)]
 
 
@@ -42,7 +50,7 @@ def start(
     workload: WorkloadOption = WORKLOAD,
     strategy: StrategyOption = STRATEGY,
     settings: SettingsOption = [],  # noqa: B006 - typer wants a list
-    name: Annotated[str, typer.Option(help="Of the job; made of the workload's without.", show_default=False)] = "",
+    name: Annotated[str, typer.Option(help="Of the job; left out: made from the workload's.", show_default=False)] = "",
     port: ControlPort = 0,
     profile: ProfileOption = None,
     as_json: Json = False,
@@ -59,7 +67,10 @@ def resume(
     run: Annotated[str, typer.Argument(help="The name of a job, or the first characters of its run's id.")],
     port: ControlPort = 0,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Even if its process lives, or somebody writes its events: it ends.")
+        bool,
+        typer.Option(
+            "--take-over", help="Also from a process that lives, or still writes events; that one ends by itself."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -34,7 +34,10 @@ def plan(
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the strategy; may be repeated."),
     ] = [],  # noqa: B006 - typer wants a list
     skew: Annotated[
-        float, typer.Option(help="Zipf exponent over key groups: the heat of each, as no job runs that is measured.")
+        float,
+        typer.Option(
+            help="Zipf exponent over key groups: gives each group its heat, since there is no job to measure."
+        ),
     ] = 0.8,
     seed: Annotated[int, typer.Option(min=0, help="For orders that draw.")] = 0,
     migration: Annotated[int, typer.Option(min=0, help="Of the n-th migration of the job, from 0.")] = 0,

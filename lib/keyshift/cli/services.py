@@ -15,7 +15,7 @@ def up(
     zookeeper_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of ZooKeeper.")] = None,
     minio_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of MinIO.")] = None,
 ) -> None:
-    """Start Kafka, ZooKeeper and MinIO on this machine (loopback only)."""
+    """Start Kafka, ZooKeeper and MinIO on this machine (loopback only); the profile is that of KEYSHIFT_PROFILE."""
     from keyshift.place.profile import VARIABLE, load_profile
     from keyshift.services.jars import jars, require_java
     from keyshift.services.stack import Stack
@@ -42,7 +42,8 @@ def down(
     wipe: Annotated[
         bool,
         typer.Option(
-            help="Delete what is in the state folder, too: data, results, executed notebooks, logs, credentials."
+            help="Delete what is in the state folder, too: data, results, executed notebooks, logs, credentials, and "
+            "every job that could be resumed."
         ),
     ] = False,
 ) -> None:

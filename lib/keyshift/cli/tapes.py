@@ -12,7 +12,7 @@ from keyshift.registry import named_values, unknown
 
 
 def write(
-    file: Annotated[Path, typer.Argument(help="Where to write it.")],
+    file: Annotated[Path, typer.Argument(help="Where to write it: a new file.")],
     seconds: Annotated[float, typer.Option(min=0.05, max=100_000, help="How long the exchange is open.")] = 10.0,
     rate: Annotated[
         float,
