@@ -259,10 +259,13 @@ def test_of_repeated_points_figures_are_means_and_those_that_scatter_as_far_as_t
         ({"overloaded": True}, "The job was overloaded in 1 of 2 runs: their figures know nothing of"),
         ({"cpu_busy": 0.9}, "The processors were full before the migration in 1 of 2 runs"),
         ({"cpu_steal": 0.05}, "The host gave others at least 5% of the processors before the migration in 1 of 2 runs"),
+        ({"p99_undisturbed_ms": 9.0, "disturbed_s": 4.0}, "Others had at least 10% of the processors in 1 of 2 runs"),
     ],
 )
 def test_runs_of_an_overloaded_job_or_on_a_machine_without_room_are_told(known, words):
-    said = sentences([row("fluid", **known), row("lazy", cpu_busy=0.89, cpu_steal=0.04)])
+    said = sentences(
+        [row("fluid", **known), row("lazy", p99_undisturbed_ms=19.0, disturbed_s=4.0, cpu_busy=0.89, cpu_steal=0.04)]
+    )
     assert said[1].startswith(words)
 
 
