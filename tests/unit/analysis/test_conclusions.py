@@ -347,3 +347,17 @@ def test_of_each_migration_all_are_named_that_were_or_may_be_about_as_good_as_th
         "2 → 4: chunks of 1; chunks of 4, copied had the lowest spike, 20 ms.",
         "chunks of 4, copied: copies were made before some of these migrations.",
     ]
+
+
+def test_the_last_spike_of_who_was_not_seen_to_recover_may_not_be_over_and_is_not_the_lowest():
+    tables = {
+        name: costs((0, 1.0, ms), (1, 1.0, ms)) for name, ms in (("fluid", 20.0), ("matched", 60.0), ("chunked", 900.0))
+    }
+    rows = [row("fluid", recover_s=None), row("matched"), row("chunked")]
+    assert rescaling_sentences(tables, ["2 → 4", "4 → 3"], rows) == [
+        "2 → 4: fluid, matched and chunked were done first, in 1.0 s.",
+        "2 → 4: fluid had the lowest spike, 20 ms.",
+        "4 → 3: fluid, matched and chunked were done first, in 1.0 s.",
+        "4 → 3: matched had the lowest spike, 60 ms.",
+        "4 → 3: fluid: not compared in spike, as the load ended before all runs were seen to recover.",
+    ]
