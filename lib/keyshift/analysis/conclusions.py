@@ -135,10 +135,12 @@ def rescaling_sentences(
     tables: Mapping[str, pd.DataFrame], names: Sequence[str], rows: Sequence[SummaryRow] = ()
 ) -> list[str]:
     """Who was done first with each migration, and who had the lowest spike; with them all whose difference may be
-    chance (Welch, 95 %). A point of which a run does not know a completion or a spike is not compared.
+    chance (Welch, 95 %). A point of which a run does not know a completion or a spike is not compared, nor is the spike
+    of the last migration if a run was not seen to recover from it.
 
     ``tables`` and ``names``: see ``rescaling_figure``; of points all of whose runs are correct. ``rows``: summary rows
-    of the runs, named by their points: whether only owners change, and whether copies were made before.
+    of the runs, named by their points: whether only owners change, whether copies were made before, and whether the
+    runs were seen to recover.
     """
     of = {name: [row for row in rows if row["strategy"] == name] for name in tables}
     said = []
@@ -147,15 +149,22 @@ def rescaling_sentences(
             name: table.loc[table["number"] == number, ["completion_s", "spike_ms"]] for name, table in tables.items()
         }
         known = {name: costs for name, costs in runs.items() if len(costs) and not costs.isna().to_numpy().any()}
+        # The spike of a migration is looked for until the next request, that of the last one until the load ends.
+        last = number == len(names) - 1
+        unseen = [name for name in known if last and not Point(name, {}, tuple(of[name])).recovered]
         for column, show, verbs, best in (
             ("completion_s", _s, ("was done", "were done"), " first, in"),
             ("spike_ms", _ms, ("had", "had"), " the lowest spike,"),
         ):
-            values = {name: costs[column].tolist() for name, costs in known.items()}
+            left_out = unseen if column == "spike_ms" else []
+            values = {name: costs[column].tolist() for name, costs in known.items() if name not in left_out}
             if len(values) > 1:
                 first = _least(values)
                 text = f"{enumerated([*first])} {verbs[len(first) > 1]}{best}"
                 said.append(f"{migration}: {text} {_span(show, min(first.values()), max(first.values()))}.")
+        if unseen:
+            ended = "as the load ended before all runs were seen to recover"
+            said.append(f"{migration}: {enumerated(unseen)}: not compared in spike, {ended}.")
         if unknown := [name for name in runs if name not in known]:
             said.append(f"{migration}: {enumerated(unknown)}: not compared, as a completion or a spike is not known.")
     for what, words in (

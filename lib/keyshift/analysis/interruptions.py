@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from keyshift.analysis.conclusions import digits, enumerated, tie
-from keyshift.analysis.metrics import arrivals_ms, need
+from keyshift.analysis.metrics import FAULT, arrivals_ms, need
 from keyshift.analysis.tables import SummaryRow
-from keyshift.analysis.timelines import DEATH, faults
+from keyshift.analysis.timelines import faults
 from keyshift.model.errors import BadInput
 
 SILENCE = "silence (s)"
@@ -63,7 +63,7 @@ def _one(row: SummaryRow, latency: pd.DataFrame) -> dict[str, Any]:
 
 def fault_moments(metrics: pd.DataFrame) -> list[float]:
     """When something was made to fail, in seconds from the trigger, ascending. ``metrics``: the table of a run."""
-    return [at_s for at_s, what in faults(metrics) if what != DEATH]
+    return [at_s for at_s, _ in faults(metrics, [FAULT])]
 
 
 def silences_around(latency: pd.DataFrame, moments: Sequence[float]) -> pd.DataFrame:

@@ -78,8 +78,10 @@ def disturbance(latency: pd.DataFrame, metrics: pd.DataFrame, since_s: float) ->
 
 
 def disturbance_notes(p99_ms: float | None, found: Mapping[str, Any]) -> list[str]:
-    """What a reader has to know if disturbed seconds have made the P99 before. ``found``: of ``disturbance``."""
-    quiet_ms, seconds = found["p99_undisturbed_ms"], found["disturbed_s"]
+    """What a reader has to know if disturbed seconds have made the P99 before. ``found``: of ``disturbance``, or a
+    summary row.
+    """
+    quiet_ms, seconds = found.get("p99_undisturbed_ms"), found.get("disturbed_s")
     if p99_ms is None or not seconds or (quiet_ms is not None and p99_ms < BY_OTHERS * quiet_ms):
         return []
     instead = "nobody knows without them" if quiet_ms is None else f"{quiet_ms:.0f} ms without them"
@@ -106,9 +108,12 @@ def machine_notes(busy: float | None, stolen: float | None, rate: float, frame_m
 
 
 def doubts(rows: Sequence[SummaryRow]) -> list[str]:
-    """A sentence for each thing because of which figures of ``rows`` say less: a full machine, an overloaded job."""
+    """A sentence for each thing because of which figures of ``rows`` say less: a full machine, or one that others
+    disturbed, or an overloaded job.
+    """
     busy = sum((row.get("cpu_busy") or 0.0) >= FULL for row in rows)
     robbed = sum((row.get("cpu_steal") or 0.0) >= ROBBED for row in rows)
+    by_others = sum(bool(disturbance_notes(row.get("p99_ms"), row)) for row in rows)
     overloaded = sum(bool(row.get("overloaded")) for row in rows)
     said = []
     if busy:
@@ -120,6 +125,11 @@ def doubts(rows: Sequence[SummaryRow]) -> list[str]:
         said.append(
             f"The host gave others at least {ROBBED:.0%} of the processors before the migration in {robbed} of "
             f"{len(rows)} runs: their latencies measure the host."
+        )
+    if by_others:
+        said.append(
+            f"Others had at least {DISTURBED_FROM:.0%} of the processors in {by_others} of {len(rows)} runs, and that "
+            "shows in P99 before the migration."
         )
     if overloaded:
         said.append(

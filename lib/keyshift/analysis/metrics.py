@@ -16,7 +16,8 @@ import pandas as pd
 
 from keyshift.model.errors import BadInput
 
-FAULT = "fault"  # the metric whose rows are faults: their moment, and what was hit as instance
+FAULT = "fault"  # the metric whose rows are faults that were made: their moment, and what was hit as instance
+DEATH = "death"  # likewise, deaths of the query, whatever it died of
 HOLD_S = 3  # so many seconds in a row under the objective count as recovered
 CCDF_POINTS = 2000
 PHASES = ("plan", "replicate", "prepare", "align", "transfer", "install", "catch_up")
@@ -352,9 +353,9 @@ def summarise(
 
 
 def _last_fault_s(metrics: pd.DataFrame, until_s: float) -> float:
-    """When the last fault before ``until_s`` was, 0.0 if there was none. A later one hits no event of the load."""
+    """When the last fault or death before ``until_s`` was, 0.0 if none was. A later one hits no event of the load."""
     need(metrics, ["t_s", "metric"], "summarise")
-    moments = metrics.loc[(metrics["metric"] == FAULT) & (metrics["t_s"] < until_s), "t_s"]
+    moments = metrics.loc[metrics["metric"].isin([FAULT, DEATH]) & (metrics["t_s"] < until_s), "t_s"]
     return 0.0 if moments.empty else float(moments.max())
 
 

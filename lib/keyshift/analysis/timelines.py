@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from keyshift.analysis.metrics import FAULT, need, per_second
+from keyshift.analysis.metrics import DEATH, FAULT, need, per_second
 from keyshift.analysis.tables import MIB
 from keyshift.model.errors import BadInput
 
 TAIL = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "P99.9": 0.999, "P99.99": 0.9999, "max": 1.0}
-DEATH = "query died"  # such an instance
 
 
 def tail(latencies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -119,10 +118,12 @@ def rate_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
     return float((total.iloc[-1] - total.iloc[0]) / (total.index[-1] - total.index[0])) if len(total) > 1 else math.nan
 
 
-def faults(metrics: pd.DataFrame) -> list[tuple[float, str]]:
-    """When something failed, or was made to, and what: seconds relative to the trigger, ascending."""
+def faults(metrics: pd.DataFrame, of: Sequence[str] = (FAULT, DEATH)) -> list[tuple[float, str]]:
+    """When something was made to fail (``FAULT``), or the query died (``DEATH``), and what: seconds relative to the
+    trigger, ascending.
+    """
     need(metrics, ["t_s", "metric", "instance"], "faults")
-    chosen = metrics[metrics["metric"] == FAULT].sort_values("t_s")
+    chosen = metrics[metrics["metric"].isin(of)].sort_values("t_s")
     return list(zip(chosen["t_s"].tolist(), chosen["instance"].tolist(), strict=True))
 
 

@@ -9,8 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
-from keyshift.analysis.metrics import FAULT
-from keyshift.analysis.timelines import DEATH
+from keyshift.analysis.metrics import DEATH
 from keyshift.experiment.replicas import deaths_of
 from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
@@ -104,9 +103,9 @@ class RunLoop:
         """Give what was offered and what came of it, after ``run``. Ends traffic and system."""
         self.traffic.stop()
         assert self.feed is not None
-        final, died = self.system.final_state(), Instance(DEATH)
+        final, died = self.system.final_state(), Instance("query died")
         self.reporter.say("comparing every result and the final state with the oracle")
-        samples = [*self.samples, *(Sample(at, FAULT, died, 1.0) for at in self.deaths)]
+        samples = [*self.samples, *(Sample(at, DEATH, died, 1.0) for at in self.deaths)]
         return EndedJob(self.spec.workload, self.traffic, self.feed, final, samples, self.backlog.overloaded)
 
     def run(self) -> None:

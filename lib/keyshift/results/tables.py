@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyshift.analysis.metrics import DEATH, FAULT
 from keyshift.model.errors import BadInput
 from keyshift.registry import unknown
 
@@ -62,10 +63,10 @@ _COLUMNS: dict[str, list[pa.Field]] = {
             "others, stolen; in a container with a quota: of how many it may have the time, and busy for the run), "
             "disturbed (1 if others and the host had at least a tenth of them in the second before, else 0; with "
             "executors in pods nobody knows of others, and neither is there), "
-            "run_queue (processes that run or could), throughput_per_s (1/s), fault, replicas (how many are full, "
-            "where that changes), …",
+            "run_queue (processes that run or could), throughput_per_s (1/s), fault (something was made to "
+            "fail), death (of the query), replicas (how many are full, where that changes), …",
         ),
-        column("instance", pa.string(), "of which process, slot or task; of a fault, what happened"),
+        column("instance", pa.string(), "of which process, slot or task; of a fault or a death, what happened"),
         column("value", pa.float64(), "in the unit of the metric"),
         _STAGE,
         _replica("that was measured; 0, too, of what is not of one alone"),
@@ -188,9 +189,19 @@ def check_table(name: str, table: pa.Table) -> None:
 
 
 def upgraded(name: str, table: pa.Table) -> pa.Table:
-    """``table`` with the columns of today. What version 1 stored is of one stage and one query; before version 3 no
-    snapshot was judged.
+    """``table`` with the columns and values of today. What version 1 stored is of one stage and one query; before
+    version 3 no snapshot was judged; at first a death of the query was a fault.
     """
+    table, schema = _with_columns(name, table), table_schema(name)
+    if name == "metrics" and (table.schema.names, table.schema.types) == (schema.names, schema.types):
+        died = pc.and_(pc.equal(table["metric"], FAULT), pc.equal(table["instance"], "query died"))
+        if pc.any(died).as_py():
+            place, field = schema.get_field_index("metric"), schema.field("metric")
+            table = table.set_column(place, field, pc.if_else(died, DEATH, table["metric"]))
+    return table
+
+
+def _with_columns(name: str, table: pa.Table) -> pa.Table:
     schema = table_schema(name)
     if name == "snapshots" and "verdict" not in table.schema.names:
         return table.append_column(schema.field("verdict"), pa.repeat(NOT_JUDGED, table.num_rows))

@@ -43,12 +43,17 @@ class Judgement:
     foreign: int  # results, units of savepoints, and units of which keys stay, of a slot that was not the owner
     unexpected: int  # results of events that were never offered, or of which none is due, and of timers nobody has
     unread: int  # events that the generator says it has offered and that were not read back, or the other way round
-    examples: tuple[str, ...] = ()  # a few of each kind
+    shown: tuple[tuple[str, str], ...] = ()  # kind and words of a few of each kind
 
     @property
     def ok(self) -> bool:
         """Whether there was no mistake at all."""
-        return not any(getattr(self, field.name) for field in fields(self) if field.name != "examples")
+        return not any(getattr(self, field.name) for field in fields(self) if field.name != "shown")
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """A line for each mistake that is shown."""
+        return tuple(f"{kind}: {words}" for kind, words in self.shown)
 
 
 @dataclass(frozen=True)
@@ -86,13 +91,13 @@ class _Findings:
         """Count one mistake per line."""
         lines, shown = iter(lines), self.examples[kind]
         for line in islice(lines, _EXAMPLES_PER_KIND - len(shown)):
-            shown.append(f"{kind}: {line}")
+            shown.append(line)
             self.counts[kind] += 1
         self.counts[kind] += sum(1 for _ in lines)
 
     def verdict(self) -> Judgement:
-        counts = {f.name: self.counts[f.name] for f in fields(Judgement) if f.name != "examples"}
-        return Judgement(**counts, examples=tuple(line for kind in counts for line in self.examples[kind]))
+        counts = {f.name: self.counts[f.name] for f in fields(Judgement) if f.name != "shown"}
+        return Judgement(**counts, shown=tuple((kind, line) for kind in counts for line in self.examples[kind]))
 
 
 def judge(
@@ -275,16 +280,16 @@ def judge_parts(
 
 def _added(common: Judgement, found: Sequence[Judgement]) -> Judgement:
     """The mistakes that all parts have in ``common``, and those that each has beside them."""
-    kinds = [field.name for field in fields(Judgement) if field.name != "examples"]
+    kinds = [field.name for field in fields(Judgement) if field.name != "shown"]
     counts = {
         kind: getattr(common, kind) + sum(getattr(each, kind) - getattr(common, kind) for each in found)
         for kind in kinds
     }
     of_kind: dict[str, list[str]] = {kind: [] for kind in kinds}
-    for line in dict.fromkeys(line for each in (common, *found) for line in each.examples):
-        of_kind[line.partition(":")[0]].append(line)
-    shown = [line for lines in of_kind.values() for line in lines[:_EXAMPLES_PER_KIND]]
-    return Judgement(**counts, examples=(*shown, f"added: {len(found)} parts {_ADDED}"))
+    for kind, line in dict.fromkeys(example for each in (common, *found) for example in each.shown):
+        of_kind[kind].append(line)
+    shown = [(kind, line) for kind, lines in of_kind.items() for line in lines[:_EXAMPLES_PER_KIND]]
+    return Judgement(**counts, shown=(*shown, ("added", f"{len(found)} parts {_ADDED}")))
 
 
 def shared_out(

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from keyshift.analysis.plots.style import shown, style_of
-from keyshift.analysis.tables import REPETITION, SummaryRow, measured
+from keyshift.analysis.tables import REPETITION, SummaryRow, measured, middle
 from keyshift.planner import MEANINGS
 from keyshift.results.alike import FREE, fixed
 from keyshift.results.anonymous import anonymous_all
@@ -138,8 +138,8 @@ class _AtPoints:
                 values = {}
                 for name, where in self.points.items():
                     some = [row for row in [*load, *alone] if where.items() <= row["parameters"].items()]
-                    if (mean := _mean(some, self.columns[name])) is not None:
-                        values[name] = mean
+                    if (found := _middle(some, self.columns[name])) is not None:
+                        values[name] = found
                 if values:
                     row = next(some[0] for some in (load, alone) if some)
                     yield {**row, "parameters": fixed(row, free)}, values
@@ -159,17 +159,17 @@ class _Against:
             one, other = ([row for row in load if row["strategy"] == name] for name in (self.strategy, self.baseline))
             values = {}
             for name, column in self.columns.items():
-                above, below = (_mean(some, column) for some in (one, other))
+                above, below = (_middle(some, column) for some in (one, other))
                 if above is not None and below:
                     values[name] = above / below
             if values:
                 yield one[0], values
 
 
-def _mean(rows: Sequence[SummaryRow], column: str) -> float | None:
-    """The mean over runs; None if none of them knows the column."""
+def _middle(rows: Sequence[SummaryRow], column: str) -> float | None:
+    """The median over runs, of which one may have been disturbed; None if none of them knows the column."""
     values = measured(rows, lambda row: row.get(column))
-    return sum(values) / len(values) if values else None
+    return middle(values) if values else None
 
 
 # Active replication: the published figures of KaZoo and LiveRobin, as their authors give them.
@@ -257,8 +257,9 @@ CURVES = (
             "86 % (as we recall the paper)",
             "DRRS ÷ the other",
             _SAVED,
-            "Theirs are the best of many cases on a cluster, ours are means over runs of one load. Peak is the largest "
-            "P99 of a second. Three measures are no curve: the rank correlation says whether they have the same order.",
+            "Theirs are the best of many cases on a cluster, ours are medians over runs of one load. Peak is the "
+            "largest P99 of a second. Three measures are no curve: the rank correlation says whether they have the "
+            "same order.",
             f"keyshift run --strategy drrs and --strategy {baseline}, with the same parameters",
             _Against("drrs", baseline, _OF_MIGRATION),
         )

@@ -259,10 +259,13 @@ def test_of_repeated_points_figures_are_means_and_those_that_scatter_as_far_as_t
         ({"overloaded": True}, "The job was overloaded in 1 of 2 runs: their figures know nothing of"),
         ({"cpu_busy": 0.9}, "The processors were full before the migration in 1 of 2 runs"),
         ({"cpu_steal": 0.05}, "The host gave others at least 5% of the processors before the migration in 1 of 2 runs"),
+        ({"p99_undisturbed_ms": 9.0, "disturbed_s": 4.0}, "Others had at least 10% of the processors in 1 of 2 runs"),
     ],
 )
 def test_runs_of_an_overloaded_job_or_on_a_machine_without_room_are_told(known, words):
-    said = sentences([row("fluid", **known), row("lazy", cpu_busy=0.89, cpu_steal=0.04)])
+    said = sentences(
+        [row("fluid", **known), row("lazy", p99_undisturbed_ms=19.0, disturbed_s=4.0, cpu_busy=0.89, cpu_steal=0.04)]
+    )
     assert said[1].startswith(words)
 
 
@@ -353,4 +356,18 @@ def test_of_each_migration_all_are_named_that_were_or_may_be_about_as_good_as_th
         "2 → 4: chunks of 1; chunks of 4, copied were done first, in 1.0 s to 1.5 s.",
         "2 → 4: chunks of 1; chunks of 4, copied had the lowest spike, 20 ms.",
         "chunks of 4, copied: copies were made before some of these migrations.",
+    ]
+
+
+def test_the_last_spike_of_who_was_not_seen_to_recover_may_not_be_over_and_is_not_the_lowest():
+    tables = {
+        name: costs((0, 1.0, ms), (1, 1.0, ms)) for name, ms in (("fluid", 20.0), ("matched", 60.0), ("chunked", 900.0))
+    }
+    rows = [row("fluid", recover_s=None), row("matched"), row("chunked")]
+    assert rescaling_sentences(tables, ["2 → 4", "4 → 3"], rows) == [
+        "2 → 4: fluid, matched and chunked were done first, in 1.0 s.",
+        "2 → 4: fluid had the lowest spike, 20 ms.",
+        "4 → 3: fluid, matched and chunked were done first, in 1.0 s.",
+        "4 → 3: matched had the lowest spike, 60 ms.",
+        "4 → 3: fluid: not compared in spike, as the load ended before all runs were seen to recover.",
     ]

@@ -108,8 +108,9 @@ def test_latencies_before_are_compared_in_words():
 
 
 def test_moments_of_faults_are_those_at_which_something_was_hit():
-    hit = {3.0: "kill:replica@7", 1.0: "kill:slot@5", 2.5: "query died"}
+    hit = {3.0: "kill:replica@7", 1.0: "kill:slot@5"}
     rows = [(0.0, "rss_mib", "driver", 90.0), *((at, "fault", what, 1.0) for at, what in hit.items())]
+    rows.append((2.5, "death", "query died", 1.0))
     metrics = pd.DataFrame(rows, columns=["t_s", "metric", "instance", "value"])
     assert fault_moments(metrics) == [1.0, 3.0]
 

@@ -207,6 +207,8 @@ def test_a_fault_behind_three_quiet_seconds_is_in_spike_and_recovery(moved):
     assert (found["spike_ms"], found["recover_s"]) == (2000.0, 6.0)
     later = metrics.summarise(latency(*rows), moved, fault(1.0, 4.0, 10.5), **given)
     assert (later["spike_ms"], later["recover_s"]) == (2000.0, 6.0), "a fault behind the load hits no event of it"
+    died = metrics.summarise(latency(*rows), moved, fault(4.0).assign(metric="death"), **given)
+    assert (died["spike_ms"], died["recover_s"]) == (2000.0, 6.0), "nor is a job over it that has died"
     unseen = metrics.summarise(latency(*rows), moved, fault(8.0), **given)
     assert (unseen["spike_ms"], unseen["recover_s"]) == (2000.0, None), "the run ends first"
     before = metrics.summarise(latency(*rows), moved, fault(-2.0), **given)

@@ -24,6 +24,7 @@ METRICS = pd.DataFrame(
         (0.3, "rss_mib", "spark_jvm", 700.0),
         (4.5, "fault", "kill slot", 1.0),
         (1.5, "fault", "kill coordinator", 1.0),
+        (5.5, "death", "query died", 1.0),
     ],
     columns=["t_s", "metric", "instance", "value"],
 )
@@ -80,9 +81,10 @@ def test_resources_are_averaged_by_second_and_added_up_and_faults_are_told_in_th
     assert found.loc[0, ["spark_jvm", "python_workers", "total"]].tolist() == pytest.approx([0.6, 1.0, 1.6])
     assert np.isnan(found.loc[1, "spark_jvm"])
     assert found.loc[1, "total"] == pytest.approx(1.4)
-    with pytest.raises(BadInput, match="no metric 'cpu' in this run; it has cpu_cores, fault, rss_mib"):
+    with pytest.raises(BadInput, match="no metric 'cpu' in this run; it has cpu_cores, death, fault, rss_mib"):
         timelines.resources(METRICS, "cpu")
-    assert timelines.faults(METRICS) == [(1.5, "kill coordinator"), (4.5, "kill slot")]
+    assert timelines.faults(METRICS) == [(1.5, "kill coordinator"), (4.5, "kill slot"), (5.5, "query died")]
+    assert timelines.faults(METRICS, ["death"]) == [(5.5, "query died")]
     assert timelines.faults(METRICS[:3]) == []
 
 

@@ -258,7 +258,7 @@ def test_it_is_told_when_a_query_died_and_kept_with_the_samples(made, monkeypatc
     run.traffic.stop, run.system.final_state = (lambda: None), (lambda: None)
     monkeypatch.setattr(run_loop, "EndedJob", lambda *given: given[4])
     run.samples = [sample] = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
-    assert run.end() == [sample, (pytest.approx(BEGIN + 1, abs=0.3), "fault", Instance("query died"), 1.0)]
+    assert run.end() == [sample, (pytest.approx(BEGIN + 1, abs=0.3), "death", Instance("query died"), 1.0)]
 
 
 def test_the_time_for_a_backlog_begins_when_a_query_that_was_dead_as_the_load_ended_goes_on(made, monkeypatch):

@@ -77,7 +77,7 @@ def verdict(spec, config, events, results, told):
 
 
 def counts(found):
-    return {name: value for name, value in vars(found).items() if name != "examples" and value}
+    return {name: value for name, value in vars(found).items() if name != "shown" and value}
 
 
 @pytest.mark.parametrize(

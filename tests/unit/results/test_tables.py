@@ -40,6 +40,15 @@ def test_no_snapshot_of_version_2_was_judged_and_what_a_process_for_all_stages_m
     assert (found["replica"] == 0).all()
 
 
+def test_a_death_of_the_query_was_a_fault_once():
+    columns = {"t_s": [1.0, 1.5, 2.0], "instance": ["kill slot", "query died", "spark_jvm"], "value": [1.0] * 3}
+    of_today = t.make_table("metrics", columns | {"metric": ["fault", "death", "rss_mib"]})
+    assert (
+        t.upgraded("metrics", t.make_table("metrics", columns | {"metric": ["fault", "fault", "rss_mib"]})) == of_today
+    )
+    assert t.upgraded("metrics", of_today) is of_today
+
+
 def test_a_table_has_the_published_types_and_need_not_say_that_it_is_of_one_stage_and_one_query():
     columns = {"latency_ms": [1.0, 2.0], "created_s": [0.0, 1.0], "slot": [1, 2]}
     for given, stages, replicas in (

@@ -21,7 +21,7 @@ from keyshift.workloads.windowcount.operator import WindowCountOperator
 SMALL = {"key_groups": 8, "keys": 10, "skew": 0.5, "state_bytes": 24, "seed": 5}
 WORKLOAD = KeyCount(**SMALL)
 TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
-KINDS = [field.name for field in fields(Judgement) if field.name != "examples"]
+KINDS = [field.name for field in fields(Judgement) if field.name != "shown"]
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ def test_mistakes_of_parts_that_are_too_large_to_be_judged_together_are_added_an
     assert found == run.judged() and found.lost == 2
     monkeypatch.setattr(verdict, "TOGETHER_EVENTS", 0)
     added = in_parts()
-    assert replace(added, examples=()) == replace(found, examples=())
+    assert replace(added, shown=()) == replace(found, shown=())
     *shown, told = added.examples
     assert sorted(shown) == sorted(found.examples)
     assert told.startswith("added: 2 parts have mistakes, too large to be judged together")
@@ -668,7 +668,7 @@ def test_a_run_that_only_one_check_finds_bad(monkeypatch, tmp_path, module, snip
     spoil(run)
     found = run.judged()
     assert run.judged(parts=3) == run.judged_on_disk(tmp_path / "run", parts=3) == found
-    counts = {f.name: getattr(found, f.name) for f in fields(found) if f.name != "examples" and getattr(found, f.name)}
+    counts = {f.name: getattr(found, f.name) for f in fields(found) if f.name != "shown" and getattr(found, f.name)}
     assert counts == {kind: counts[kind] if kind in ("wrong", "unread") else 1}
     assert {line.split(":")[0] for line in found.examples} == {kind}
     without(monkeypatch, module, snippet, instead)

@@ -1,5 +1,6 @@
 """Notebooks about what is paid while nothing moves: what they say of runs that are made up for it."""
 
+import pandas as pd
 import pytest
 from small_notebooks import execute
 from small_store import run, tables
@@ -68,3 +69,33 @@ def test_an_order_whose_baseline_failed_is_compared_with_no_other_load():
     assert [line for line in said if " next to " in line] == [said[-1]] and said[-1].startswith("40, kazoo next")
     said = said_of_orders(**{"40": {"none": ["ok"], "kazoo": ["ok"]}, "80": {"kazoo": ["ok"]}})
     assert said[-1].startswith("80, kazoo next to 40, none: "), "without an order the heartbeat has one value"
+
+
+ONCE = "1.0 times; passive and kazoo ran once, so all of it may be chance."
+CHANCE = "1.00 times; of {} that may be chance (Welch, 95 %)."
+
+
+@pytest.mark.parametrize(
+    ("repetitions", "deaths", "of_silence", "of_cpu"),
+    [
+        (1, 1, ONCE, ONCE),
+        (1, 2, CHANCE.format("silence (s)"), ONCE),
+        (2, 1, CHANCE.format("silence (s)"), CHANCE.format("CPU (processors)")),
+    ],
+)
+def test_silences_are_compared_over_deaths_and_cpu_over_runs_and_each_says_how_sure_it_is(
+    repetitions, deaths, of_silence, of_cpu
+):
+    made = {name: table.to_pandas() for name, table in tables().items()}
+    died = {"t_s": [0.0, 5.0][:deaths], "metric": "fault", "instance": "kill:slot@4", "value": 1.0}
+    made["metrics"] = pd.concat([made["metrics"], pd.DataFrame(died)])
+    of = Study(
+        {name: [(run(number, name), made) for number in range(repetitions)] for name in ("kazoo", "passive")}, {}
+    )
+    found = execute("replication/01_deaths", "silences_around", study=of, trigger_s=3.0)
+    given = {name: found[name] for name in ("table", "silences", "cpu")}
+    said = execute("replication/01_deaths", "overhead_sentences", study=of, **given)["said"]
+    assert [line for line in said if line.startswith("kazoo next to")] == [
+        f"kazoo next to passive: silence (s) {of_silence}",
+        f"kazoo next to passive: CPU (processors) {of_cpu}",
+    ]

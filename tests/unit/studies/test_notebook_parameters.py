@@ -144,8 +144,9 @@ def test_few_deaths_have_a_longest_silence_and_no_percentile(deaths, words):
     study = SimpleNamespace(
         good=lambda: {"passive": [(run(), made)]}, rows=lambda: [row("passive")], correct=["passive"]
     )
-    table = execute("replication/01_deaths", "silences_around", study=study, trigger_s=3.0)["table"]
-    said = execute("replication/01_deaths", "of_silence, of_cpu", study=study, table=table)["said"]
+    found = execute("replication/01_deaths", "silences_around", study=study, trigger_s=3.0)
+    given = {name: found[name] for name in ("table", "silences", "cpu")}
+    said = execute("replication/01_deaths", "overhead_sentences", study=study, **given)["said"]
     assert sum(line.startswith(f"passive: over {deaths} deaths {words}") for line in said) == 1
 
 

@@ -38,12 +38,14 @@ def test_a_curve_of_the_same_form_has_shape_1_and_its_ratio_and_one_that_falls_w
     assert math.isnan(stays.shape), "one that stays has no shape"
 
 
-def test_repetitions_are_means_and_runs_that_are_not_correct_are_left_out():
+def test_repetitions_are_medians_and_runs_that_are_not_correct_are_left_out():
     rows = [in_turns(5.0, 30.0), in_turns(5.0, 50.0, seed=2), in_turns(5.0, 999.0, verdict="bad")]
     (line,) = beside(OF_HEARTBEAT, rows)
     assert line.points["ours"].fillna(0).tolist() == [40.0, 0, 0, 0]
     assert math.isnan(line.shape), "two points tell no shape"
     assert line.ratio == pytest.approx(40 / 20.1)
+    (line,) = beside(OF_HEARTBEAT, [*rows, in_turns(5.0, 627.0, seed=3)])
+    assert line.points["ours"][0] == 50.0, "one run that others disturbed does not make the point"
 
 
 def test_runs_of_other_loads_are_other_lines_and_only_the_fullest_are_shown():

@@ -273,7 +273,7 @@ def _judged_cut(
 
 
 def _unreadable(error: ServiceUnavailable) -> Judgement:
-    return Judgement(0, 0, 0, 1, 0, 0, 0, (f"wrong: it cannot be read: {error}",))
+    return Judgement(0, 0, 0, 1, 0, 0, 0, (("wrong", f"it cannot be read: {error}"),))
 
 
 def _parts(

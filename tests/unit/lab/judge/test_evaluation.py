@@ -25,7 +25,7 @@ from keyshift.traffic.messages import Diverged
 from keyshift.workloads.keycount import KeyCount
 
 GOOD = Judgement(0, 0, 0, 0, 0, 0, 0)
-BAD = Judgement(0, 0, 0, 2, 0, 0, 0, ("wrong: final state of key 5", "wrong: final state of key 6"))
+BAD = Judgement(0, 0, 0, 2, 0, 0, 0, (("wrong", "final state of key 5"), ("wrong", "final state of key 6")))
 TAKEN = [SnapshotRecord(1, 2, {"counter": 3}, {"counter": 4}, name) for name in ("a", "b", "c")]
 
 
