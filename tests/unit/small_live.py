@@ -24,7 +24,7 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, Versions
-from keyshift.model.notes import Activity, Doing, Note
+from keyshift.model.notes import Activity, Doing, Note, NoteKind
 from keyshift.model.records import Measured, Second
 from keyshift.traffic.feed import Before, Progress
 from keyshift.traffic.messages import Latencies
@@ -64,8 +64,8 @@ class Stage:
     def request(self, make_steps, replace, behind):
         self.requests.append(make_steps)
 
-    def note(self, text):
-        return Note(text, self.name if self.several else "")
+    def note(self, text, kind=NoteKind.MIGRATION):
+        return Note(text, self.name if self.several else "", kind)
 
     def cancel(self):
         if self.requests:
@@ -127,8 +127,8 @@ class Job:
     def notes_so_far(self):
         return self.notes
 
-    def note(self, text):
-        self.notes.append(Note(text))
+    def note(self, text, kind=NoteKind.TOLD):
+        self.notes.append(Note(text, kind=kind))
 
     def start(self, assignments):
         assert len(assignments) == len(self.stages)

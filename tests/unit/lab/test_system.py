@@ -12,7 +12,7 @@ from keyshift.lab.judge.final_state import NOTHING_COPIED, CopiedAhead
 from keyshift.lab.system import OF_TASKS, KeyshiftJob, job_config, missed_faults, used_by_pods
 from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.keys import Assignment, Move, Step
-from keyshift.model.notes import Activity, Doing, Note
+from keyshift.model.notes import Activity, Doing, Note, NoteKind
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy, strategies
 from keyshift.planner.orders import orders
@@ -45,8 +45,8 @@ class Job:
 
     check = say = cancel = nothing
 
-    def note(self, text):
-        self.notes.append(Note(text))
+    def note(self, text, kind=NoteKind.MIGRATION):
+        self.notes.append(Note(text, kind=kind))
 
     def copy(self, *order):
         self.copied.append(order)

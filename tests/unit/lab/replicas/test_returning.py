@@ -93,6 +93,11 @@ def keeps_up(replicas, for_us):
     replicas.standings = {0: Standing(now_us - 10_000_000, now_us + for_us)}
 
 
+def into(told):
+    """What ``Returns`` is given to tell, and the notes."""
+    return lambda line, kind: told.append(line), told
+
+
 def over(way):
     assert wait_until(lambda: way.over, 60, 0.002)
     return way.report
@@ -145,7 +150,7 @@ def test_if_that_is_damaged_another_one_writes_it(replicas):
     point, told = written_before(), []
     replicas.damaged.append(point.savepoint)
     keeps_up(replicas, 60_000_000)
-    ways = Returns(replicas, lambda: point, told.append, told, partial(nullcontext, True))
+    ways = Returns(replicas, lambda: point, *into(told), partial(nullcontext, True))
     ways.begin(replicas.all[0])
     assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
     assert told[0] == "replica 0 did not come back: a part is missing" and told[1].startswith(
@@ -164,7 +169,7 @@ def test_a_way_back_that_fails_is_a_death_and_begins_again_as_often_as_behind_ot
     replicas.captures = [fails, *([] if for_ever else [lambda check: WRITTEN])]
     replicas.fill_spares = lambda: spares.append(dead.deaths)
     keeps_up(replicas, 60_000_000)
-    ways = Returns(replicas, lambda: None, told.append, told, partial(nullcontext, True))
+    ways = Returns(replicas, lambda: None, *into(told), partial(nullcontext, True))
     ways.begin(dead)
     assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
     failed = "replica 0 did not come back: slot-0 did not answer"
@@ -244,7 +249,7 @@ def test_what_should_not_have_happened_is_the_controlling_threads(replicas):
 )
 def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monkeypatch, end, words):
     dead, told = replicas.all[0], []
-    ways = Returns(replicas, lambda: None, told.append, told, partial(nullcontext, True))
+    ways = Returns(replicas, lambda: None, *into(told), partial(nullcontext, True))
     ways.count()
     ways.begin(dead)
     assert wait_until(lambda: dead.lives, 60, 0.002)
