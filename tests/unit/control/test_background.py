@@ -311,7 +311,8 @@ def test_a_client_asks_a_job_over_http(monkeypatch):
         assert said == ["  steady"]
         with pytest.raises(BadInput, match="job one: slots = 9"):
             client.do(Scale(slots=9))
-        assert stop_job(client, said.append)["summary"]["verdict"] == "ok"
+        ended = stop_job(client, said.append)
+        assert (ended["manifest"], ended["summary"]) == (job.manifest, job.manifest.summary)
         server.stop()
         with pytest.raises(ServiceUnavailable, match="does not answer"):
             client.status()
@@ -331,6 +332,9 @@ def test_what_is_asked_in_words_is_checked_by_the_job_alone(monkeypatch, tmp_pat
         [line] = [line for line in asked.invoke(app, plan).output.splitlines() if line.startswith("{")]
         told = json.loads(line)
         assert (told["outcome"], told["planned_steps"]) == ("complete", 2)
+        job.stop()
+        [line] = asked.invoke(app, ["job", "status", "--json"]).output.splitlines()
+        assert json.loads(line)["manifest"] == job.manifest.model_dump(mode="json")
         server.stop()
 
 
