@@ -23,7 +23,7 @@ from keyshift.cli.jobs import stop
 from keyshift.control import background, forgetting
 from keyshift.control import client as client_module
 from keyshift.control.api import make_app
-from keyshift.control.background import TOKEN, control_token, start
+from keyshift.control.background import TOKEN, StartOrder, control_token, start
 from keyshift.control.client import Client, await_end, await_migration, await_status, stop_job
 from keyshift.control.files import ALL, FORMAT, Jobs, Kept, last_line
 from keyshift.control.forgetting import forget
@@ -422,8 +422,9 @@ def test_a_job_has_its_profile_wherever_it_is_resumed(jobs, monkeypatch, tmp_pat
         monkeypatch.setenv("KEYSHIFT_PROFILE", "my.yaml")
     with pytest.raises(KeyshiftError, match="did not start"):
         start(SMALL, print, profile="my.yaml" if named == "by name" else None)
-    told = json.loads((tmp_path / "order").read_text())
-    assert told["profile"] == ("local" if named == "not at all" else str(tmp_path / "my.yaml"))
+    told = StartOrder.model_validate_json((tmp_path / "order").read_text())
+    assert told.profile == ("local" if named == "not at all" else str(tmp_path / "my.yaml"))
+    assert (told.name, told.values) == ("keycount-1", SMALL) and told.entry and told.token and told.pid
 
 
 def test_the_end_of_a_process_is_waited_for(gone, monkeypatch):
