@@ -205,6 +205,7 @@ class Run:
             hop_us=round(shape.frame_s * 750_000),
             key_groups=shape.parameters["key_groups"],
             bins=shape.point.bins,
+            backend="memory",
             slots_per_process=shape.slots_per_process,
             token="token",
             chunk_bytes=shape.chunk_bytes,

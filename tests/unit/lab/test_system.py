@@ -480,7 +480,7 @@ def test_tasks_know_the_parameters_of_their_job_whose_defaults_stand_in_one_plac
     given |= {"slots_per_process": 2, "ordering": "none"}
     config = job_config(make_spec(given), "run", ENDPOINTS, None)
     assert given.keys() == OF_TASKS and {name: getattr(config, name) for name in given} == given
-    with pytest.raises(TypeError, match="missing 8 required keyword-only arguments"):
+    with pytest.raises(TypeError, match="missing 10 required keyword-only arguments"):
         JobConfig("run", 0, ENDPOINTS, "keycount", {}, "counter", 1, 1, 128)
 
 
