@@ -194,7 +194,8 @@ class Replicas:
     def __init__(self, spec, config=None, make_job=Job):
         self.spec, self.make_job, self.all = spec, make_job, []
         self.differences, self.struck, self.standings, self.order, self.behind = [], [], {}, None, {0: 0, 1: 0}
-        self.before_stop = []
+        self.before_stop, self.spares = [], SimpleNamespace(fill=lambda: None)
+        self.services = SimpleNamespace(require=self.require_possible)
         self.activities, logs = [], [SimpleNamespace(ends=lambda: {0: 9})] * spec.job.replicas
         self.traffic = SimpleNamespace(result_logs=logs, require_input=lambda offsets: None)
         self.went_on, self.writing, self.is_writing = [], threading.Event(), False
@@ -215,12 +216,10 @@ class Replicas:
     def begin(self):
         pass
 
-    fill_spares = begin
-
     def say(self, doing):
         self.activities.append(doing.activity)
 
-    def require(self, fault):
+    def require_possible(self, fault):
         """As on one machine."""
         if fault.who == "executor":
             raise BadInput(f"fault = {fault}: no executor")

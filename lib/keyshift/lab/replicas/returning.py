@@ -267,7 +267,7 @@ class Returns:
                 way.replica.deaths += 1
                 self.begin(way.replica, from_older=not way.from_older)  # that may be damaged
             if not (self._closed or self.on_its_way(way.replica)):
-                self._replicas.fill_spares()
+                self._replicas.spares.fill()
                 if way.full_at is not None:
                     self._replicas.say(Doing(Activity.RECOVERED))
         self.count()

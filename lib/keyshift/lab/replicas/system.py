@@ -171,7 +171,7 @@ class LiveReplicas:
 
         Raises BadInput if it cannot happen here, or nobody would be left: nothing could go on with the job.
         """
-        self._replicas.require(fault)
+        self._replicas.services.require(fault)
         left = _answering(self._replicas.living, self._hit)
         if ends_one(fault) and len(left) < 2:
             raise BadInput(

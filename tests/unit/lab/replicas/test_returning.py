@@ -62,7 +62,8 @@ class Replicas:
         self.all, self.standings, self.led, self.damaged = [Replica(0, False), Replica(1, True)], {}, [], []
         self.captures, self.said = [lambda check: WRITTEN], []
         self.begin_next = lambda replica: replica.application.did.append("begun")
-        self.fill_spares, self.say = (lambda: None), (lambda doing: self.said.append(doing.activity))
+        self.spares = SimpleNamespace(fill=lambda: None)
+        self.say = lambda doing: self.said.append(doing.activity)
 
     @property
     def living(self):
@@ -167,7 +168,7 @@ def test_a_way_back_that_fails_is_a_death_and_begins_again_as_often_as_behind_ot
     monkeypatch.setattr(returning, "WRITE_S", -1.0)
     dead, told, spares = replicas.all[0], [], []
     replicas.captures = [fails, *([] if for_ever else [lambda check: WRITTEN])]
-    replicas.fill_spares = lambda: spares.append(dead.deaths)
+    replicas.spares.fill = lambda: spares.append(dead.deaths)
     keeps_up(replicas, 60_000_000)
     ways = Returns(replicas, lambda: None, *into(told), partial(nullcontext, True))
     ways.begin(dead)

@@ -87,8 +87,9 @@ def made(monkeypatch):
             all, differences, order, struck, standings, before_stop = every, [], None, [], {}, []
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
-            fill_spares = staticmethod(lambda: applications.append("spare"))
-            say = require = staticmethod(lambda given: None)
+            spares = SimpleNamespace(fill=lambda: applications.append("spare"))
+            say = staticmethod(lambda given: None)
+            services = SimpleNamespace(require=say)
             comes_back = staticmethod(Replica.comes_back)
 
         job, differences = LiveReplicas(spec, Replicas(), said.append), Replicas.differences
