@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
@@ -96,16 +96,6 @@ class Registry(Generic[T]):
         self._own.add(name)
         self._entries[name] = thing
         return thing
-
-    @contextmanager
-    def for_a_while(self, **more: T) -> Iterator[None]:
-        """Know ``more`` meanwhile. What is registered or defined by then is forgotten, too."""
-        entries, own = dict(self._entries), set(self._own)
-        self._entries.update(more)
-        try:
-            yield
-        finally:
-            self._entries, self._own = entries, own
 
     def own(self) -> dict[str, T]:
         """What was defined, by name: other processes have only what is registered."""

@@ -42,6 +42,7 @@ from keyshift.model import frames
 from keyshift.model.errors import KeyshiftError, QueryDied
 from keyshift.model.keys import Assignment, SlotId, Step
 from keyshift.model.markers import Marker
+from keyshift.model.notes import NoteKind
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
 from keyshift.runtime.protocol_log import EVENTS, LogEvent, to_lines
@@ -204,6 +205,7 @@ class Run:
             hop_us=round(shape.frame_s * 750_000),
             key_groups=shape.parameters["key_groups"],
             bins=shape.point.bins,
+            backend="memory",
             slots_per_process=shape.slots_per_process,
             token="token",
             chunk_bytes=shape.chunk_bytes,
@@ -499,7 +501,7 @@ class Run:
         for name, found in snapshots.items():
             if not found.ok:
                 self._problem("snapshot", f"{name}: {'; '.join(found.examples)}")
-        planned = all(note.text.startswith("snapshot ") for note in job.notes)  # which take nothing back
+        planned = not any(note.kind is NoteKind.MIGRATION for note in job.notes)  # otherwise one may be taken back
         for name, target in self._targets.items():
             last = job.stage(name).history.assignments[-1]
             if planned and target.owner != last.owner:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from threading import Lock, Thread
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pandas as pd
@@ -387,6 +387,8 @@ class Replicas:
     capturing: Any = field(default_factory=Lock)
     chains: Chains = field(default_factory=lambda: Chains(2, NEAR_US))
     differences: list[Difference] = field(default_factory=list)
+    spares: Any = field(default_factory=Mock)  # there are none
+    services: Any = field(default_factory=Mock)
 
     @property
     def living(self) -> list[Any]:
@@ -404,13 +406,8 @@ class Replicas:
     def begin_next(self, replica: Any) -> None:
         replica.application, self.fails = Application(self.following[replica.number], self.fails > 0), self.fails - 1
 
-    def fill_spares(self) -> None:
-        """There are none."""
-
     def say(self, doing: Any) -> None:
         """Nobody hears it."""
-
-    require = say
 
     def lead_next(self, replica: Any, saved: Savepoint, of: str, other: Any) -> None:
         following = self.following[replica.number]

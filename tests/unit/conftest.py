@@ -1,6 +1,5 @@
 """Lets the tests of this folder import their helpers (``small_…``), which are beside them; gives a dead process."""
 
-import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture
 def registered():
-    """Registers things for the time of a test: ``registered(registry, name=thing)``."""
-    with contextlib.ExitStack() as stack:
-        yield lambda registry, **things: stack.enter_context(registry.for_a_while(**things))
+    """Registers things for the time of a test: ``registered(registry, name=thing)``. What is defined by then is
+    forgotten, too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+
+        def register(registry, **things):
+            patch.setattr(registry, "_entries", dict(registry.items()) | things)
+            patch.setattr(registry, "_own", set(registry.own()))
+
+        yield register
 
 
 @pytest.fixture

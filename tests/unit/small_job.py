@@ -7,11 +7,12 @@ from keyshift.wire.config import JobConfig
 DEADLINE_S = 60.0
 ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 PARAMETERS = {"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0}
-NAMES = {"job": "job", "attempt": 0, "workload": "keycount", "stage": "counter", "token": "secret", "ordering": "none"}
+NAMES = {"job": "job", "attempt": 0, "workload": "keycount", "stage": "counter", "token": "secret"}
+PARTS = {"ordering": "none", "backend": "memory"}
 NUMBERS = {"routers": 1, "slots": 2, "key_groups": 4, "slots_per_process": 1}
 SIZES = {"chunk_bytes": 1000, "queue_bytes": 64 << 20}
-TIMES = {"deadline_s": 30.0, "snapshot_s": 0.0, "heartbeat_us": 20_000, "session_ms": 500}
-CONFIG = JobConfig(endpoints=ENDPOINTS, parameters=PARAMETERS, **NAMES, **NUMBERS, **SIZES, **TIMES)
+TIMES = {"deadline_s": 30.0, "snapshot_s": 0.0, "heartbeat_us": 20_000, "session_ms": 500, "hop_us": 15_000}
+CONFIG = JobConfig(endpoints=ENDPOINTS, parameters=PARAMETERS, **NAMES, **PARTS, **NUMBERS, **SIZES, **TIMES)
 VALUE = CONFIG.make_stage().operator().state_schema
 
 

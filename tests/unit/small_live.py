@@ -24,7 +24,7 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, Versions
-from keyshift.model.notes import Activity, Doing, Note
+from keyshift.model.notes import Activity, Doing, Note, NoteKind
 from keyshift.model.records import Measured, Second
 from keyshift.traffic.feed import Before, Progress
 from keyshift.traffic.messages import Latencies
@@ -64,8 +64,8 @@ class Stage:
     def request(self, make_steps, replace, behind):
         self.requests.append(make_steps)
 
-    def note(self, text):
-        return Note(text, self.name if self.several else "")
+    def note(self, text, kind=NoteKind.MIGRATION):
+        return Note(text, self.name if self.several else "", kind)
 
     def cancel(self):
         if self.requests:
@@ -127,8 +127,8 @@ class Job:
     def notes_so_far(self):
         return self.notes
 
-    def note(self, text):
-        self.notes.append(Note(text))
+    def note(self, text, kind=NoteKind.TOLD):
+        self.notes.append(Note(text, kind=kind))
 
     def start(self, assignments):
         assert len(assignments) == len(self.stages)
@@ -194,7 +194,8 @@ class Replicas:
     def __init__(self, spec, config=None, make_job=Job):
         self.spec, self.make_job, self.all = spec, make_job, []
         self.differences, self.struck, self.standings, self.order, self.behind = [], [], {}, None, {0: 0, 1: 0}
-        self.before_stop = []
+        self.before_stop, self.spares = [], SimpleNamespace(fill=lambda: None)
+        self.services = SimpleNamespace(require=self.require_possible)
         self.activities, logs = [], [SimpleNamespace(ends=lambda: {0: 9})] * spec.job.replicas
         self.traffic = SimpleNamespace(result_logs=logs, require_input=lambda offsets: None)
         self.went_on, self.writing, self.is_writing = [], threading.Event(), False
@@ -215,12 +216,10 @@ class Replicas:
     def begin(self):
         pass
 
-    fill_spares = begin
-
     def say(self, doing):
         self.activities.append(doing.activity)
 
-    def require(self, fault):
+    def require_possible(self, fault):
         """As on one machine."""
         if fault.who == "executor":
             raise BadInput(f"fault = {fault}: no executor")

@@ -18,7 +18,6 @@ from keyshift.model.keys import Move, Step
 from keyshift.ordering import orderings
 from keyshift.parcel import packed, unpacked
 from keyshift.planner import Strategy, strategies, strategy
-from keyshift.registry import Registry
 from keyshift.state import backends
 from keyshift.workloads import model_of, parcel_of, workload
 from keyshift.workloads.keycount import KeyCount
@@ -227,12 +226,3 @@ def test_a_strategy_that_cannot_leave_the_process_keeps_no_job_of_another_one_fr
     assert said[0].startswith(f"the job will not know strategy locking: {words}")
     with pytest.raises(BadInput, match=f"^{words}"):
         own_parcels(make_spec({"strategy": "locking"}))
-
-
-def test_what_a_registry_knows_for_a_while_is_forgotten():
-    things = Registry("thing")
-    things.register("first", 1)
-    with things.for_a_while(second=2):
-        things.define("third", 3)
-        assert things.names() == ["first", "second", "third"] and things.own() == {"third": 3}
-    assert things.names() == ["first"] and things.own() == {}

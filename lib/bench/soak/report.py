@@ -1,6 +1,6 @@
 """What a soak comes to: what grows, what went wrong, and the figure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from bench.soak.growth import Growth, growth
 from bench.soak.plan import Round
 from bench.soak.watch import ROLES, Sample
 from keyshift.analysis.plots.style import finish, heading, label_lowest, panel_grid
+from keyshift.lab.live.status import Status
+from keyshift.results.manifest import Summary
 
 MEASURES = {"held_mib": "MiB", "threads": "threads", "fds": "open files"}
 PROCESSES = "processes"
@@ -106,14 +108,17 @@ def growth_table(rows: Sequence[Grown]) -> str:
     return aligned([heads, *(row.cells() for row in rows)], left=(0, 1, 6))
 
 
-def problems(told: Mapping[str, Any] | None, happened: Sequence[Happened], rows: Sequence[Grown]) -> list[str]:
+def _came(told: Status | None) -> Summary | None:
+    return told.get("summary") if told else None
+
+
+def problems(told: Status | None, happened: Sequence[Happened], rows: Sequence[Grown]) -> list[str]:
     """Problems, each in one line; none: the soak is passed. ``told``: the job's last status, None if it gave no
     verdict.
     """
-    found = []
-    verdict = told["summary"]["verdict"] if told and told.get("summary") else None
-    if verdict != "ok":
-        found.append(f"the verdict is {verdict}" if verdict else "the job gave no verdict")
+    found, came = list[str](), _came(told)
+    if came is None or came.verdict != "ok":
+        found.append(f"the verdict is {came.verdict}" if came else "the job gave no verdict")
     if told:
         found += told.get("examples", [])
     found += [f"{clock(each.began_s)} {each.round.fault}: {each.bad}" for each in happened if each.bad]
@@ -125,14 +130,15 @@ def problems(told: Mapping[str, Any] | None, happened: Sequence[Happened], rows:
 
 
 def summary(
-    told: Mapping[str, Any] | None, happened: Sequence[Happened], rows: Sequence[Grown], more: Sequence[str]
+    told: Status | None, happened: Sequence[Happened], rows: Sequence[Grown], more: Sequence[str]
 ) -> dict[str, Any]:
     """The summary as JSON knows it. ``more``: further problems."""
+    came, manifest = _came(told), told.get("manifest") if told else None
     return {
         "problems": [*problems(told, happened, rows), *more],
-        "verdict": told["summary"]["verdict"] if told and told.get("summary") else None,
-        "summary": told["summary"] if told else None,
-        "notes": told["manifest"]["notes"] if told and told.get("manifest") else [],
+        "verdict": came.verdict if came else None,
+        "summary": came.model_dump(mode="json") if came else None,
+        "notes": manifest.notes if manifest else [],
         "rounds": [asdict(each) | {"line": each.line()} for each in happened],
         "growth": [
             {"role": row.role, "measure": row.measure, "tolerance": row.tolerance, "leaks": row.leaks}

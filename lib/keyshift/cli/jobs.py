@@ -7,6 +7,7 @@ from inspect import Parameter, Signature
 from typing import Annotated, Any
 
 import typer
+from pydantic_core import to_jsonable_python
 
 from keyshift.cli.options import (
     STRATEGY,
@@ -106,7 +107,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
     """How a job is: rate, latency, slots, replicas, migrations, deaths."""
     told = _client(name).status()
     if as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(to_jsonable_python(told)))
         return
     for key in SHOWN:
         if told.get(key) is not None:
@@ -179,8 +180,10 @@ def stop(name: Name = None) -> None:
         await_end(job)
     for line in told["examples"]:
         tell(f"  {line}")
-    typer.echo(json.dumps(told["summary"]))
-    raise typer.Exit(int(told["summary"]["verdict"] == "bad"))
+    summary = told["summary"]
+    assert summary is not None, "a stop is answered with the verdict"
+    typer.echo(json.dumps(to_jsonable_python(summary)))
+    raise typer.Exit(int(summary.verdict == "bad"))
 
 
 def forget(

@@ -132,11 +132,21 @@ def _begun(jobs: Jobs, order: StartOrder, say: Say, port: int) -> tuple[JobFile,
             entry=entry,
             before=before,
         )
-        known: dict[str, Any] = {"name": name, "entry": entry, "own": own, "token": job.token}
-        known |= {"pid": process.pid, "socket": listener.fileno()}
+        whole = StartOrder(
+            name=name,
+            values=order.values,
+            profile=order.profile,
+            entry=entry,
+            own=own,
+            resume=order.resume,
+            take_over=order.take_over,
+            token=job.token,
+            pid=process.pid,
+            socket=listener.fileno(),
+        )
         with _ended_otherwise(jobs, job, process, say, contextlib.nullcontext()):
             jobs.write(job)
-            _tell(process, json.dumps(order.model_dump() | known).encode() + b"\n")
+            _tell(process, json.dumps(whole.model_dump()).encode() + b"\n")
     with _ended_otherwise(jobs, job, process, say, jobs.naming()):
         told = _await_ready(job, process, log, say)
         _tell(process, RELEASE)

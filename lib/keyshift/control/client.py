@@ -16,6 +16,7 @@ from keyshift.experiment.commands import UNDER_WAY, Command, CommandAnswer, Migr
 from keyshift.lab.live.status import GOES_ON, Status
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.progress import Say
+from keyshift.results.manifest import validate
 from keyshift.services import processes
 
 LOOK_S = 0.1
@@ -37,11 +38,11 @@ class Client:
 
     def status(self) -> Status:
         """Ask for the status of the job; see ``LiveJob.status``."""
-        return cast(Status, self._asked("GET", "/status"))
+        return _status(self._asked("GET", "/status"))
 
     def stop(self) -> Status:
         """Stop the job and return its status with the verdict, however long that takes."""
-        return cast(Status, self._asked("POST", "/stop", timeout=None))
+        return _status(self._asked("POST", "/stop", timeout=None))
 
     def do(self, command: Command) -> CommandAnswer:
         """Have the job carry out a command; see ``LiveJob.do``."""
@@ -61,6 +62,12 @@ class Client:
             return told
         reason = f"job {self.job.name}: {told.get('detail', answer.reason_phrase)}"
         raise BadInput(reason) if answer.is_client_error else KeyshiftError(reason)
+
+
+def _status(raw: Any) -> Status:
+    """A status that came as JSON. Raises KeyshiftError if its manifest is of a later version than this one."""
+    manifest = validate(told) if (told := raw.get("manifest")) else None
+    return cast(Status, raw | {"manifest": manifest, "summary": manifest.summary if manifest else None})
 
 
 def await_migration(client: Client, migration: Migration, say: Say) -> Migration:

@@ -18,7 +18,7 @@ from keyshift.lab.environment import require_possible_here
 from keyshift.lab.live.status import Status
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.progress import Say, progress
-from keyshift.results.manifest import Manifest, validate
+from keyshift.results.manifest import Manifest
 
 LOOK_S = 0.4  # between two looks at a job: it is seen at least twice a second
 LONGEST_S = 3600.0  # of a script that is played in a notebook
@@ -81,10 +81,11 @@ class WatchedJob:
         client, file = self._client(), self._file
         with progress(say) as shown:
             told = stop_job(client, shown)
-        self.manifest = validate(told["manifest"])
+        manifest = self.manifest = told["manifest"]
+        assert manifest is not None, "a stop is answered with the verdict"
         if file is not None:
             await_end(file)
-        return self.manifest
+        return manifest
 
     def _client(self) -> Client:
         if (file := self._file) is None:

@@ -21,7 +21,7 @@ from keyshift.driver.stage_history import StageHistory
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import NO_VERSION, Assignment, Version, Versions, VersionsInJson
 from keyshift.model.markers import StateWritten
-from keyshift.model.notes import Activity, Doing, Note
+from keyshift.model.notes import Activity, Doing, Note, NoteKind
 from keyshift.model.records import UnitCame, all_came, restart_record
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import LogEvent
@@ -103,9 +103,9 @@ class Job:
         """The job's ``notes``, with those of the attempt under way; for any thread."""
         return [*self.notes, *(stage.note(text) for stage in self.stages if (log := stage.log) for text in log.notes)]
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, kind: NoteKind = NoteKind.TOLD) -> None:
         """Add a note about the whole job, behind those until now."""
-        self.notes.append(Note(text))
+        self.notes.append(Note(text, kind=kind))
 
     # -- who drives it ------------------------------------------------------------------------------------------------
 

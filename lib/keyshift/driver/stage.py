@@ -11,7 +11,7 @@ from keyshift.driver.stage_history import StageHistory
 from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import NO_VERSION, Assignment, Version
-from keyshift.model.notes import Activity, Doing, Note
+from keyshift.model.notes import Activity, Doing, Note, NoteKind
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import Fault
@@ -38,9 +38,9 @@ class LedStage:
         self.at_phase: AtPhase = lambda stage, phase: None  # hears from the leader's thread where a step begins
         self.agrees: agreement.MemberSay | None = None  # with other replicas of the job, in the next attempt
 
-    def note(self, text: str) -> Note:
-        """Make a note of ``text`` about this stage."""
-        return Note(text, self._called)
+    def note(self, text: str, kind: NoteKind = NoteKind.MIGRATION) -> Note:
+        """Make a note of ``text`` about this stage: on its migrations, unless ``kind`` says otherwise."""
+        return Note(text, self._called, kind)
 
     def say(self, doing: Doing) -> None:
         """Tell that ``doing`` is done with the stage from now on."""

@@ -22,7 +22,7 @@ from keyshift.lab.reporter import Reporter
 from keyshift.lab.scalings import Scalings
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied
-from keyshift.model.notes import Activity, Doing
+from keyshift.model.notes import Activity, Doing, NoteKind
 from keyshift.model.records import Instance, PodUsed, Sample
 from keyshift.traffic.feed import Feed
 from keyshift.traffic.traffic import Traffic
@@ -258,7 +258,8 @@ class RunLoop:
         self.system.note(
             f"the query {what} {moment} ({death}); everything since its {done_again} was done again, which was "
             f"under way after {time.perf_counter() - begin:.1f} s; steps that had not switched by then came "
-            "afterwards; latency counts the first result of an event"
+            "afterwards; latency counts the first result of an event",
+            NoteKind.DEATH,
         )
         self.reporter.enter(Doing(Activity.RECOVERED))
         self.backlog.begin_anew()

@@ -21,7 +21,7 @@ from keyshift.lab.live.failover import Failover, JobFailover
 from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.model.notes import Activity, Note
+from keyshift.model.notes import Activity, Note, NoteKind
 from keyshift.model.records import Measured, PodUsed, Second
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy
@@ -101,7 +101,7 @@ class SystemUnderTest(Protocol):
         """Let a process of the system fail now. Raises BadInput if it cannot happen here."""
         raise BadInput(f"fault = {fault}: processes of this job are not hit")
 
-    def note(self, line: str) -> None:
+    def note(self, line: str, kind: NoteKind = NoteKind.TOLD) -> None:
         """Add one more line to the notes of the final state."""
 
     def stop(self) -> None:
@@ -320,9 +320,9 @@ class KeyshiftJob:
         """Let a process fail: of slots, that of the first one."""
         self._job.faults.hit(fault)
 
-    def note(self, line: str) -> None:
+    def note(self, line: str, kind: NoteKind = NoteKind.TOLD) -> None:
         """Add a line behind the notes of the job until now."""
-        self._job.note(line)
+        self._job.note(line, kind)
 
     @property
     def activities(self) -> dict[str, Activity]:

@@ -50,11 +50,20 @@ class Doing(NamedTuple):
         return f"{self.stage}: {words}" if self.stage else words
 
 
+class NoteKind(StrEnum):
+    """What a note is about, for who decides something by it: its words are for people."""
+
+    MIGRATION = "migration"  # one, or a step of it, that is late, or was dropped or taken back
+    DEATH = "death"  # of the query, or of a replica
+    TOLD = "told"  # anything else: nobody decides anything by it
+
+
 class Note(NamedTuple):
     """Something that did not go as planned. ``stage``: empty if it is about all of the job, or the only one."""
 
     text: str
     stage: str = ""
+    kind: NoteKind = NoteKind.TOLD  # older journals do not say it
 
     def __str__(self) -> str:
         return f"{self.stage}: {self.text}" if self.stage else self.text

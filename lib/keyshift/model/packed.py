@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import GetCoreSchemaHandler
@@ -42,7 +42,7 @@ class Packed:
     only such fields: ``Annotated[tuple[Move, ...], Packed(Move)]``.
     """
 
-    row: Any = None
+    row: type[NamedTuple] | None = None
 
     @property
     def _columns(self) -> int:

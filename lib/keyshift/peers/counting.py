@@ -20,6 +20,7 @@ from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Assignment
+from keyshift.model.notes import NoteKind
 from keyshift.model.records import StepRecord, all_came, restart_record
 from keyshift.results.verdict import Ownership
 from keyshift.traffic import lines
@@ -239,8 +240,8 @@ class CountingJob(SystemUnderTest):
         """Whether a restart is to come or under way."""
         return bool(self._requests)
 
-    def note(self, line: str) -> None:
-        """Keep a line for the notes of the run."""
+    def note(self, line: str, kind: NoteKind = NoteKind.TOLD) -> None:
+        """Keep a line for the notes of the run, of whatever kind."""
         self.notes.append(line)
 
     def stop(self) -> None:

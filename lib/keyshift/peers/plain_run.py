@@ -20,6 +20,7 @@ from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.lab.system import SystemUnderTest, job_config, job_traffic
 from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.model.notes import NoteKind
 from keyshift.peers.counting import CountedByResults, require_only
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
 from keyshift.peers.runs import PeerLab, PeerSpec, local_spark, peer_lab, peer_spec, repeated, run_peer, tidied
@@ -77,8 +78,8 @@ class PlainSystem(PlainJob, SystemUnderTest):
         """The slots that own state: always the same."""
         return {self.config.stage: set(self._owned.owner)}
 
-    def note(self, line: str) -> None:
-        """Keep a line for the notes of the run."""
+    def note(self, line: str, kind: NoteKind = NoteKind.TOLD) -> None:
+        """Keep a line for the notes of the run, of whatever kind."""
         self.notes.append(line)
 
     def close(self) -> None:

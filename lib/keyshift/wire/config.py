@@ -60,7 +60,7 @@ class JobConfig:
     sources: tuple[tuple[str, int], ...] = ()  # names, and the routers of each; empty: one source has all routers
     number: int = 0  # of the stage in the chain of stages
     onward: tuple[tuple[str, int], ...] = ()  # the stages behind this one, and the slots of each
-    backend: str = "memory"
+    backend: str
     backend_settings: dict[str, Any] = field(default_factory=dict)
     backend_secret: str = field(default="", repr=False)  # that goes with them
     token: str = field(default="", repr=False)  # the job's secret: what Flight calls present, and ZooKeeper's nodes ask
@@ -70,7 +70,7 @@ class JobConfig:
     reserve_bytes: int = 32 << 20  # of memory that a slot touches at its start, for state to land in
     queue_bytes: int  # of records that wait in one slot, or in one router: more of them wait in Kafka
     deadline_s: float  # of every phase of a migration
-    hop_us: int = 15_000  # a slot sends results on to the next stage so often, at most
+    hop_us: int  # a slot sends results on to the next stage so often, at most
     snapshot_s: float  # from one snapshot to the next; 0: none
     keep_snapshots: bool = False  # all of them, for a verdict on each; otherwise the newest ones
     tracks: bool = True  # slots note what changes behind a snapshot or a capture, for the next one

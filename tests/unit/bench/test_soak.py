@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+import small_store
 import typer
 
 from bench.soak import __main__ as soak
@@ -23,7 +24,9 @@ from keyshift.planner import strategies
 from keyshift.wire.faults import parse_now
 from waits import Clock
 
-GOOD = {"summary": {"verdict": "ok", "events": 5}, "examples": [], "manifest": {"notes": ["a note"]}}
+RUN = small_store.run(notes=["a note"])
+GOOD = {"summary": RUN.summary, "examples": [], "manifest": RUN}
+BAD = {"summary": small_store.run(status="bad").summary, "examples": ["lost: x"]}
 
 
 def test_the_seed_draws_rounds_in_which_every_fault_comes_before_any_comes_again():
@@ -109,8 +112,8 @@ def happened(bad=""):
     ("told", "bad", "per_h", "words"),
     [
         (None, "", 0, "the job gave no verdict"),
-        ({"summary": {"verdict": "bad"}, "examples": ["lost: x"]}, "", 0, "the verdict is bad"),
-        ({"summary": {"verdict": "bad"}, "examples": ["lost: x"]}, "", 0, "lost: x"),
+        (BAD, "", 0, "the verdict is bad"),
+        (BAD, "", 0, "lost: x"),
         (GOOD, "not answered", 0, "not answered"),
         (GOOD, "", 50, "driver: held_mib grows by 50.00 per hour"),
     ],
@@ -124,6 +127,7 @@ def test_each_problem_is_told(told, bad, per_h, words):
 def test_the_summary_is_json():
     said = json.loads(json.dumps(summary(GOOD, [happened()], grown(samples(), 60), ["one more"])))
     assert said["problems"] == ["one more"] and said["verdict"] == "ok" and said["notes"] == ["a note"]
+    assert said["summary"]["run_id"] == RUN.run_id
     [line] = [each["line"] for each in said["rounds"]]
     assert line.startswith("0:00:30  ") and line.endswith("complete after 1.0 s, silence 123 ms")
 

@@ -174,6 +174,8 @@ def test_wrong_requests_are_refused_with_the_reason_and_change_nothing(job, clie
 def test_stop_answers_with_the_verdict_and_then_everything_else_is_refused(job, client):
     told = client.post("/stop").json()
     assert (told["state"], told["summary"]["verdict"]) == ("ended", "ok")
+    stored = job.manifest.model_dump(mode="json")
+    assert (told["manifest"], told["summary"]) == (stored, stored["summary"])
     time.sleep(0.15)  # more than what a time is rounded to
     assert client.post("/stop").json() == told, "whoever asks again gets the same"
     answer = client.post("/scale", params={"slots": 3})

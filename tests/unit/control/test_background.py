@@ -23,7 +23,7 @@ from keyshift.cli.jobs import stop
 from keyshift.control import background, forgetting
 from keyshift.control import client as client_module
 from keyshift.control.api import make_app
-from keyshift.control.background import TOKEN, control_token, start
+from keyshift.control.background import TOKEN, StartOrder, control_token, start
 from keyshift.control.client import Client, await_end, await_migration, await_status, stop_job
 from keyshift.control.files import ALL, FORMAT, Jobs, Kept, last_line
 from keyshift.control.forgetting import forget
@@ -311,7 +311,8 @@ def test_a_client_asks_a_job_over_http(monkeypatch):
         assert said == ["  steady"]
         with pytest.raises(BadInput, match="job one: slots = 9"):
             client.do(Scale(slots=9))
-        assert stop_job(client, said.append)["summary"]["verdict"] == "ok"
+        ended = stop_job(client, said.append)
+        assert (ended["manifest"], ended["summary"]) == (job.manifest, job.manifest.summary)
         server.stop()
         with pytest.raises(ServiceUnavailable, match="does not answer"):
             client.status()
@@ -331,6 +332,9 @@ def test_what_is_asked_in_words_is_checked_by_the_job_alone(monkeypatch, tmp_pat
         [line] = [line for line in asked.invoke(app, plan).output.splitlines() if line.startswith("{")]
         told = json.loads(line)
         assert (told["outcome"], told["planned_steps"]) == ("complete", 2)
+        job.stop()
+        [line] = asked.invoke(app, ["job", "status", "--json"]).output.splitlines()
+        assert json.loads(line)["manifest"] == job.manifest.model_dump(mode="json")
         server.stop()
 
 
@@ -418,8 +422,9 @@ def test_a_job_has_its_profile_wherever_it_is_resumed(jobs, monkeypatch, tmp_pat
         monkeypatch.setenv("KEYSHIFT_PROFILE", "my.yaml")
     with pytest.raises(KeyshiftError, match="did not start"):
         start(SMALL, print, profile="my.yaml" if named == "by name" else None)
-    told = json.loads((tmp_path / "order").read_text())
-    assert told["profile"] == ("local" if named == "not at all" else str(tmp_path / "my.yaml"))
+    told = StartOrder.model_validate_json((tmp_path / "order").read_text())
+    assert told.profile == ("local" if named == "not at all" else str(tmp_path / "my.yaml"))
+    assert (told.name, told.values) == ("keycount-1", SMALL) and told.entry and told.token and told.pid
 
 
 def test_the_end_of_a_process_is_waited_for(gone, monkeypatch):

@@ -750,4 +750,4 @@ def test_a_stop_that_comes_while_a_job_starts_is_not_lost(world):
         assert wait_until(lambda: world.reached("starting"), WAIT_S)
         with beside(client().stop) as stopped:
             world.unset("starting")
-    assert stopped[0]["summary"]["verdict"] == "ok"
+    assert stopped[0]["summary"].verdict == "ok"

@@ -18,6 +18,7 @@ from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import scenario
 from keyshift.lab.scripts.scenario import scenario_script
 from keyshift.model.errors import QueryDied
+from keyshift.model.notes import Note, NoteKind
 from keyshift.model.records import Instance, Second
 from keyshift.traffic.feed import Before
 from keyshift.traffic.load import SourceLoad
@@ -36,10 +37,13 @@ class System:
 
     def __init__(self, clock):
         self.clock, self.calls, self.notes, self.dies, self.busy_until = clock, [], [], [], 0.0
-        self.announced, self.note = [], self.notes.append
+        self.announced = []
 
     def _called(self, *what):
         self.calls.append((self.clock.now - BEGIN, *what))
+
+    def note(self, line, kind=NoteKind.TOLD):
+        self.notes.append(Note(line, kind=kind))
 
     def check(self):
         if self.dies and self.clock.now - BEGIN >= self.dies[0]:
@@ -229,7 +233,7 @@ def test_a_query_that_dies_while_it_recovers_is_recovered_as_often_as_a_run_may_
         run.surviving(lambda: run.look_until(BEGIN + 3))
         assert run.clock.now == pytest.approx(BEGIN + 3)
         (note,) = run.system.notes
-        assert "(gone); everything since its beginning was done again" in note
+        assert "(gone); everything since its beginning was done again" in note.text and note.kind is NoteKind.DEATH
     assert [what for _, what in run.system.calls] == ["recover", "recover"]
 
 
@@ -254,7 +258,7 @@ def test_it_is_told_when_a_query_died_and_kept_with_the_samples(made, monkeypatc
     run = made()
     run.began_at, run.system.dies = began_at, [1.0]
     run.surviving(lambda: run.look_until(BEGIN + 3))
-    assert run.system.notes[0].startswith(f"the query died {words} the load began (gone); everything since")
+    assert run.system.notes[0].text.startswith(f"the query died {words} the load began (gone); everything since")
     run.traffic.stop, run.system.final_state = (lambda: None), (lambda: None)
     monkeypatch.setattr(run_loop, "EndedJob", lambda *given: given[4])
     run.samples = [sample] = [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
@@ -331,7 +335,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     assert span == tuple(BEGIN + begin + passed for passed in (0.0, 4.0, 24.0, 12.0))
     assert (workload, final, samples, overloaded) == (run.spec.workload, "final", ["sample"], False)
     missed = "fault = kill:slot@1: not all of it happened, the query died 0 times and not 1"
-    assert run.measured_wrong == sampled.notes and run.system.notes == [*sampled.notes, missed]
+    assert run.measured_wrong == sampled.notes and run.system.notes == [*map(Note, [*sampled.notes, missed])]
     assert list(scalings) == []
 
 

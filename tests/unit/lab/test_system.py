@@ -12,7 +12,7 @@ from keyshift.lab.judge.final_state import NOTHING_COPIED, CopiedAhead
 from keyshift.lab.system import OF_TASKS, KeyshiftJob, job_config, missed_faults, used_by_pods
 from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.keys import Assignment, Move, Step
-from keyshift.model.notes import Activity, Doing, Note
+from keyshift.model.notes import Activity, Doing, Note, NoteKind
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy, strategies
 from keyshift.planner.orders import orders
@@ -45,8 +45,8 @@ class Job:
 
     check = say = cancel = nothing
 
-    def note(self, text):
-        self.notes.append(Note(text))
+    def note(self, text, kind=NoteKind.MIGRATION):
+        self.notes.append(Note(text, kind=kind))
 
     def copy(self, *order):
         self.copied.append(order)
@@ -490,7 +490,7 @@ def test_tasks_know_the_parameters_of_their_job_whose_defaults_stand_in_one_plac
     given |= {"slots_per_process": 2, "ordering": "none"}
     config = job_config(make_spec(given), "run", ENDPOINTS, None)
     assert given.keys() == OF_TASKS and {name: getattr(config, name) for name in given} == given
-    with pytest.raises(TypeError, match="missing 8 required keyword-only arguments"):
+    with pytest.raises(TypeError, match="missing 10 required keyword-only arguments"):
         JobConfig("run", 0, ENDPOINTS, "keycount", {}, "counter", 1, 1, 128)
 
 

@@ -158,9 +158,9 @@ class LiveJob:
             "why": self.why,
             "workload": spec.workload.name,
             "strategy": spec.strategy.name,
-            "summary": summary.model_dump() if summary else None,
+            "summary": summary,
             "examples": verdict.examples if verdict else [],
-            "manifest": self.manifest.model_dump(mode="json") if self.manifest else None,
+            "manifest": self.manifest,
             "stages": {},
             "migrations": [],
         }

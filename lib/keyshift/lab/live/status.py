@@ -1,11 +1,12 @@
-"""The states of a live job, and what it says of itself: values that JSON knows. Times in seconds, latencies in
+"""The states of a live job, and what it says of itself, as it goes over HTTP. Times in seconds, latencies in
 milliseconds.
 """
 
 from enum import StrEnum, auto
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from keyshift.experiment.commands import Migration
+from keyshift.results.manifest import Manifest, Summary
 
 OfSlot = dict[str, float | None]  # what is known of a slot, by its name; None is not known
 
@@ -135,9 +136,9 @@ class Status(SystemStatus, total=False):
     why: str | None
     workload: str
     strategy: str
-    summary: Any  # of the run when it has ended; else None
+    summary: Summary | None  # of the run when it has ended
     examples: list[str]
-    manifest: Any  # likewise
+    manifest: Manifest | None  # likewise
     migrations: list[Migration]
     phase: str
     running_s: float

@@ -6,8 +6,10 @@ from keyshift.experiment.commands import UNDER_WAY, Migration
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.system import LiveSystem
+from keyshift.model.notes import NoteKind
 
 GONE = "the job's process was gone, and the next one had only the steps of it that were planned"
+WHY = frozenset({NoteKind.MIGRATION, NoteKind.DEATH})  # notes of these kinds say why a migration did not reach its end
 
 
 class Migrations:
@@ -89,8 +91,8 @@ class Migrations:
         return None if now["migrating"] else now["owners"] == target
 
     def _why(self, stage: str) -> str:
-        """Why it failed: the last note on ``stage``, or on the whole job."""
-        notes = [note for note in self._system.notes if note.stage in ("", stage)]
+        """Why it failed: the last note on ``stage``, or on the whole job, that can say it."""
+        notes = [note for note in self._system.notes if note.stage in ("", stage) and note.kind in WHY]
         return str(notes[-1]) if notes else "it was taken back"
 
     def resume(self, migrations: list[Migration], targets: dict[str, list[int]]) -> None:

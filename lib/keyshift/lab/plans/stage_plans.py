@@ -14,7 +14,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.status import OfSlot, StageStatus
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.keys import Assignment, Move, SlotId, Step
-from keyshift.model.notes import Activity, Doing, Note
+from keyshift.model.notes import Activity, Doing, Note, NoteKind
 from keyshift.planner import Decision, Plan, Strategy, make_plan
 from keyshift.planner.orders import BY_HEAT
 from keyshift.wire.nodes import CopiesClose
@@ -254,7 +254,7 @@ class StagePlans:
         most, wanted = max((each.keys for each in close.values()), default=0), self._spec.job.copy_lag_keys
         if most > wanted:
             words = f"copies came no closer than {most} changed keys per round, copy_lag_keys = {wanted}"
-            self._note(self.led.note(words))
+            self._note(self.led.note(words, NoteKind.TOLD))  # the migration goes on
         self.replicate_s = (self.replicate_s or 0.0) + time.perf_counter() - copying
 
 

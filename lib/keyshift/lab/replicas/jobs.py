@@ -69,7 +69,7 @@ class Replicas:
     ``configs``: of each. ``open_application``: makes the one of this part, which is the replica's number, and of this
     incarnation, which is not begun, and which gives way to others or not. ``log`` gets what ``read_log`` reads of all
     of them. ``differences``: between them, so far. ``before_stop``: called first when all end. ``order``: the topic of
-    their order log, if they have one.
+    their order log, if they have one. ``services``: what can be hit of all of them; ``spares``: for those that die.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Replicas:
     ) -> None:
         self._log, self.differences, self.traffic, self._open = log, traffic.differences, traffic, open_application
         self.order = traffic.order
-        self._given, self._services, self.say = (work, spec.job.batch_s, traffic, say), services, say
+        self._given, self.services, self.say = (work, spec.job.batch_s, traffic, say), services, say
         self.struck: list[tuple[float, Fault]] = []  # who was hit, and when, in seconds since the epoch
         # What fails is for all of them, and ``replicas.system`` looks after it.
         self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
-        self._spares = Spares(spec.job.spares, lambda part: open_application(part, 0, True))
+        self.spares = Spares(spec.job.spares, lambda part: open_application(part, 0, True))
         self._agreements = {stage.name: Agreement(self._members) for stage in spec.workload.stages}
         self.before_stop: list[Callable[[], None]] = []
         self._order_begins: tuple[int, ...] = ()  # offsets of the order log, from which on this process orders
@@ -100,10 +100,10 @@ class Replicas:
             self.all.append(LedReplica(config.replica, application, *self._led(application, config)))
 
     def _led(self, application: Application, config: JobConfig) -> tuple[Job, KeyshiftJob]:
-        struck = _MayStrike(application, self._services, self.struck)
+        struck = _MayStrike(application, self.services, self.struck)
 
         def start_query(config: JobConfig, *given: Any) -> Application:
-            return application.start_query(self._services.seen_by(config), *given)
+            return application.start_query(self.services.seen_by(config), *given)
 
         job = Job(start_query, config, *self._given, struck)
         for stage in job.stages:
@@ -126,15 +126,11 @@ class Replicas:
         """Begin with the next incarnation of a ``replica`` that has died, without waiting: a spare application, or else
         one that is started now.
         """
-        if spare := self._spares.take():
+        if spare := self.spares.take():
             replica.application = spare
             return
         replica.application = self._open(str(replica.number), replica.job.config.attempt + 1, True)
         replica.application.begin()
-
-    def fill_spares(self) -> None:
-        """Start applications in place of those that were taken, without waiting."""
-        self._spares.fill()
 
     def capture(self, replica: LedReplica, check: Callable[[], None]) -> tuple[Savepoint, dict[str, int]]:
         """Capture a replica as ``driver.snapshotter.capture`` does, when all results before that have come out: if
@@ -191,10 +187,6 @@ class Replicas:
         replica.comes_to_life()
         forget_attempts(replica.job.config)
 
-    def require(self, fault: Fault) -> None:
-        """Require that a fault can happen here, else raise BadInput."""
-        self._services.require(fault)
-
     @property
     def standings(self) -> Mapping[int, Standing]:
         """The standings of replicas that keep up."""
@@ -221,7 +213,7 @@ class Replicas:
         replicas = {
             pid: Instance(replica=each.number) for each in self.all if (pid := each.application.pid) is not None
         }
-        return dict.fromkeys(self._spares.pids, Instance("spare")) | replicas
+        return dict.fromkeys(self.spares.pids, Instance("spare")) | replicas
 
     def begin(self) -> None:
         """Start their applications, all at once; see ``Application.await_ready``."""
@@ -232,11 +224,11 @@ class Replicas:
             self._order_begins = tuple(offset for _, offset in sorted(self.order.ends().items()))
         for replica in self.all:
             replica.application.begin()
-        self._spares.fill()
+        self.spares.fill()
         require_wanted = self.traffic.require_wanted
         for replica in self.all:
             replica.application.await_ready(require_wanted)
-        self._spares.await_ready(require_wanted)
+        self.spares.await_ready(require_wanted)
 
     def require_driver(self) -> None:
         """Raise Deposed if another process has claimed one of the jobs. For any thread."""
@@ -254,7 +246,7 @@ class Replicas:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""
         with contextlib.ExitStack() as stack:  # ends with what is put in first
             _each(self.all, stack, lambda replica: replica.job.stop())
-            stack.callback(self._spares.end)
+            stack.callback(self.spares.end)
             _each(self.all, stack, lambda replica: replica.application.end())
             for end in reversed(self.before_stop):
                 stack.callback(end)

@@ -18,7 +18,7 @@ from keyshift.clock import SECOND_US
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
 from keyshift.lab.replicas.resume_points import ResumePoint
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
-from keyshift.model.notes import Activity, Doing
+from keyshift.model.notes import Activity, Doing, Note, NoteKind
 from keyshift.wire.savepoint import Savepoint
 
 WRITE_S = 60.0  # in which another replica must have written its state: at the end of a batch it may not be able to
@@ -183,8 +183,8 @@ class Returns:
         self,
         replicas: Replicas,
         newest: Callable[[], ResumePoint | None],
-        tell: Callable[[str], None],
-        notes: Sequence[str],
+        tell: Callable[[str, NoteKind], None],
+        notes: Sequence[Note],
         alike: Callable[[], AbstractContextManager[bool]],
         may: bool = True,
     ) -> None:
@@ -225,10 +225,11 @@ class Returns:
             replica.application.kill()  # before nobody counts on it: whatever is left of it writes no more
             replica.lives, replica.deaths = False, replica.deaths + 1
             left = len(self._replicas.living)
-            self._tell(f"replica {replica.number} died ({error}); {left} of {len(self._replicas.all)} went on")
+            went_on = f"{left} of {len(self._replicas.all)} went on"
+            self._tell(f"replica {replica.number} died ({error}); {went_on}", NoteKind.DEATH)
             while not self._replicas.living:  # one may be on its way back, from what was written before
                 if not self.needed:
-                    raise KeyshiftError(f"no replica is left: {'; '.join(self._notes)}") from error
+                    raise KeyshiftError(f"no replica is left: {'; '.join(map(str, self._notes))}") from error
                 time.sleep(LOOK_S)
                 self.look()
             self.count()
@@ -252,20 +253,21 @@ class Returns:
         if replica.deaths <= MOST_RETURNS:
             self._ways.append(Return(replica, self._replicas, self._newest if from_older else lambda: None))
         else:
-            self._tell(f"replica {replica.number} does not come back: it has begun to {MOST_RETURNS} times")
+            line = f"replica {replica.number} does not come back: it has begun to {MOST_RETURNS} times"
+            self._tell(line, NoteKind.TOLD)
 
     def look(self) -> None:
         """Look at what has become of the ways back. Raises what should not have happened."""
         for way in [way for way in self._ways if way.over]:
             self._ways.remove(way)
-            self._tell(way.report)
+            self._tell(way.report, NoteKind.TOLD)
             if way.full_at is not None:
                 self._not_full.discard(way.replica.number)
             if not (way.replica.lives or self._closed):  # a service may have been away, or it has died before it lived
                 way.replica.deaths += 1
                 self.begin(way.replica, from_older=not way.from_older)  # that may be damaged
             if not (self._closed or self.on_its_way(way.replica)):
-                self._replicas.fill_spares()
+                self._replicas.spares.fill()
                 if way.full_at is not None:
                     self._replicas.say(Doing(Activity.RECOVERED))
         self.count()

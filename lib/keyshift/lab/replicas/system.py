@@ -28,7 +28,7 @@ from keyshift.lab.replicas.requests import Admission, MoveRequest, OneByOne, Req
 from keyshift.lab.replicas.resume_points import ResumePoints
 from keyshift.lab.replicas.returning import Returns
 from keyshift.model.errors import BadInput, KeyshiftError, QueryDied
-from keyshift.model.notes import Activity, Note
+from keyshift.model.notes import Activity, Note, NoteKind
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.progress import Say
@@ -47,14 +47,14 @@ class LiveReplicas:
 
     def __init__(self, spec: RunSpec, replicas: Replicas, say: Say) -> None:
         self._spec, self._replicas, self._say = spec, replicas, say
-        self._notes: list[str] = []
+        self._notes: list[Note] = []
         self._told = 0  # differences
         self._hit: dict[Member, float] = {}  # whose query ends a moment later: when, by the monotonic clock
         self.measured_of: int | None = None  # see ``LiveSystem``
         self.begun_from = "beginning"  # ``snapshot``, if another process has begun from one
 
-        def tell(line: str) -> None:
-            self.note(line)
+        def tell(line: str, kind: NoteKind = NoteKind.TOLD) -> None:
+            self.note(line, kind)
             say(line)
 
         self._apart = moves_apart(spec.job, spec.scenario)
@@ -83,7 +83,7 @@ class LiveReplicas:
 
     def _go_on(self, journal: SystemJournal, epochs: Epochs) -> None:
         assert journal.of_replicas is not None
-        self._notes[:] = map(str, journal.past.notes)
+        self._notes[:] = journal.past.notes
         self.plans.before = journal.of_replicas.requested
         self._say(f"starting {len(self._replicas.all)} replicas, each with a Spark of its own")
         self._replicas.begin()
@@ -171,7 +171,7 @@ class LiveReplicas:
 
         Raises BadInput if it cannot happen here, or nobody would be left: nothing could go on with the job.
         """
-        self._replicas.require(fault)
+        self._replicas.services.require(fault)
         left = _answering(self._replicas.living, self._hit)
         if ends_one(fault) and len(left) < 2:
             raise BadInput(
@@ -193,9 +193,9 @@ class LiveReplicas:
             self._hit[_member(first)] = time.monotonic()
         self._replicas.struck.append((at, fault))
 
-    def note(self, line: str) -> None:
+    def note(self, line: str, kind: NoteKind = NoteKind.TOLD) -> None:
         """Add a line behind the notes until now."""
-        self._notes.append(line)
+        self._notes.append(Note(line, kind=kind))
 
     def stop(self) -> None:
         """Stop each of them, all behind the same epoch, so that they have had the same turns."""
@@ -233,7 +233,7 @@ class LiveReplicas:
             began={replica.number: replica.began for replica in self._replicas.all},
             strength=self._returns.strength,
             snapshots=self._points.taken,
-            notes=[*self._notes, *map(str, self.plans.notes), *notes],
+            notes=[*map(str, [*self._notes, *self.plans.notes]), *notes],
             struck=[(at, fault.what) for at, fault in self._replicas.struck],
         )
 
@@ -245,7 +245,7 @@ class LiveReplicas:
     @property
     def notes(self) -> list[Note]:
         """Notes of the job, then of the replica that has lived for longest, then of what was taken back."""
-        return [*map(Note, self._notes), *first_of(self._replicas).system.notes, *self.plans.notes]
+        return [*self._notes, *first_of(self._replicas).system.notes, *self.plans.notes]
 
     def status(self) -> SystemStatus:
         """The status. Stages are those of the replica that moves, or of the one that has lived for longest."""
@@ -253,7 +253,7 @@ class LiveReplicas:
         own = [f"replica {each.number}: {note}" for each in replicas for note in each.system.notes]
         return {
             **_moving(self._replicas).system.status(),
-            "notes": [*self._notes, *map(str, self.plans.notes), *own],
+            "notes": [*map(str, [*self._notes, *self.plans.notes]), *own],
             "replicas": {each.number: _how(each, self._replicas, self._returns) for each in replicas},
             "snapshots": len(self._points.taken),
             "snapshot_bytes": sum(newest[-1].state.values()) if (newest := self._points.taken) else None,

@@ -59,12 +59,19 @@ class Taken:
     kind: Literal["taken"] = "taken"
 
 
+class DroppedCopy(NamedTuple):
+    """The copy of ``unit`` of this ``epoch``: another owner may have made one of another meanwhile."""
+
+    unit: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class CopiesDropped:
-    """``slot`` needs no such copies: of which units, and their epochs, as another owner may have made one meanwhile."""
+    """``slot`` needs no such copies."""
 
     slot: int
-    copies: tuple[tuple[int, int], ...]
+    copies: tuple[DroppedCopy, ...]
     kind: Literal["copies dropped"] = "copies dropped"
 
 

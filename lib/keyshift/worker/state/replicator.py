@@ -20,7 +20,7 @@ from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
 from keyshift.wire.nodes import CopiesClose, CopiesWanted
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import CopiesDropped, CopyPart, Shipment
+from keyshift.worker.flight.messages import CopiesDropped, CopyPart, DroppedCopy, Shipment
 
 COPIES = "copies"  # of whom the changes are tracked for
 SAY_S = 1.0  # between two words about what is being copied, and at most between two rounds until that is close
@@ -209,7 +209,8 @@ class Replicator:
             useless, self._useless = self._useless, []
         for holder, unit, epoch in useless:
             with contextlib.suppress(ServiceUnavailable):  # then it goes when the holder's batch ends
-                self._clients.tell(self._address_of(holder), CopiesDropped(holder, ((unit, epoch),)))
+                dropped = CopiesDropped(holder, (DroppedCopy(unit, epoch),))
+                self._clients.tell(self._address_of(holder), dropped)
 
     def _round(self, unit: int, rounds: _Rounds) -> int:
         """Bring one copy up to date, if there is no order behind that of ``rounds``; how many keys that took."""

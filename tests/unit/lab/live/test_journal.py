@@ -19,7 +19,7 @@ from keyshift.lab.live.journal import Journal, JournalWriter, journal_from_json,
 from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.model.errors import BadInput, Damaged, InputLost, NotThere, Undelivered
 from keyshift.model.keys import NO_VERSION, Assignment, Assignments, Mode, Move, SlotId, Step, UnitId, Versions
-from keyshift.model.notes import Note
+from keyshift.model.notes import Note, NoteKind
 from keyshift.model.records import StepRecord, UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.planner import Decision
 from keyshift.wire.savepoint import Savepoint
@@ -38,7 +38,7 @@ PAST = Past(
     stages={"counter": COUNTER, "second": replace(COUNTER, records=[])},
     savepoints=[SAVED],
     snapshots=[CompletedSnapshot("snapshot-1", 2, {0: 3, 1: 4}, 9, {"counter": {0: 20, 3: 30}, "second": {0: 5}})],
-    notes=[Note("one line", "counter")],
+    notes=[Note("one line", "counter", NoteKind.MIGRATION), Note("another")],
     revoked=Versions(((2, 3), (5, 9))),
     begun_from=SAVED,
     first_version=1,
@@ -80,6 +80,12 @@ def test_a_journal_that_has_why_a_migration_is_incomplete_in_its_outcome_is_read
     migration["outcome"] = written
     [read] = journal_from_json(raw).migrations
     assert read == MIGRATION | {"outcome": outcome, "why": why}
+
+
+def test_a_journal_whose_notes_do_not_say_what_they_are_about_is_read_too():
+    raw = journal_to_json(JOURNAL)
+    raw["past"]["notes"] = [["one line", "counter"]]
+    assert journal_from_json(raw).past.notes == [Note("one line", "counter", NoteKind.TOLD)]
 
 
 def test_a_journal_that_has_each_version_that_was_revoked_is_read_too():

@@ -35,7 +35,7 @@ from keyshift.model.errors import (
     ServiceUnavailable,
 )
 from keyshift.model.keys import Assignment, Step
-from keyshift.model.notes import Note
+from keyshift.model.notes import Note, NoteKind
 from keyshift.model.records import Measured
 from keyshift.waiting import wait_until
 from keyshift.workloads import workloads
@@ -200,6 +200,21 @@ def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(c
     for migration in chain.status()["migrations"]:
         words = f"{migration['stage']}: 1 requests for a migration were taken back"
         assert migration["why"].startswith(words)
+
+
+def test_why_a_migration_is_not_complete_is_not_what_was_noted_of_something_else_meanwhile(job):
+    def taken_back_and_more(cancel=job.counter.cancel):
+        job.inner.note("the query died", NoteKind.DEATH)
+        cancel()
+        job.inner.note("snapshot 7: MinIO is away; the job goes on, the one before counts")
+
+    job.inner.go.clear()
+    job.do(Scale(slots=4))
+    job.counter.cancel = taken_back_and_more
+    job.do(Cancel())
+    settled(job)
+    (migration,) = job.status()["migrations"]
+    assert migration["why"] == "1 requests for a migration were taken back before they had begun"
 
 
 def test_more_slots_than_are_provisioned_need_a_restart_which_is_made_when_asked(job):

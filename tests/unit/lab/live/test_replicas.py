@@ -14,7 +14,7 @@ from keyshift.experiment.live_spec import live_spec, parameters, partitions, wan
 from keyshift.lab.judge.evaluation import NEVER_DIED
 from keyshift.lab.live.journal import journal_from_json, journal_to_json
 from keyshift.model.errors import BadInput, MigrationFailed, QueryDied
-from keyshift.model.notes import Activity
+from keyshift.model.notes import Activity, Note, NoteKind
 from keyshift.model.records import Measured
 from keyshift.traffic.copies import Superseded
 from keyshift.waiting import wait_until
@@ -343,3 +343,12 @@ def test_without_anything_written_another_process_begins_at_the_beginning_of_the
         assert "migrations of counter that the beginning does not have are lost: 1" in job.status()["notes"]
         assert job.traffic.superseded == [Superseded(({0: 9}, {0: 9}), {})]
         assert any("everything since its beginning was done again" in note for note in job.status()["notes"])
+
+
+def test_another_process_knows_what_the_notes_until_then_are_about(monkeypatch):
+    journals, died = [], Note("replica 0 died", kind=NoteKind.DEATH)
+    with live_job(monkeypatch, live_spec(TWO | {"snapshot_s": 0}), keep=journals.append) as job:
+        job.loop.system.note(died.text, died.kind)
+        assert wait_until(lambda: journals[-1].past.notes == [died], 60)
+    with live_job(monkeypatch, live_spec(TWO), resumed=lambda: journals[-1]) as job:
+        assert job.loop.system.notes[0] == died

@@ -287,8 +287,8 @@ def test_a_replica_that_comes_back_takes_a_spare_application_and_another_one_is_
     assert made.replicas.parts() == {78: Instance(replica=0)}
     made.replicas.begin_next(first)
     assert first.application.name == "0-1", "there is none left"
-    made.replicas.fill_spares()
-    made.replicas.fill_spares()
+    made.replicas.spares.fill()
+    made.replicas.spares.fill()
     assert [(each.name, each.did) for each in made.opened[-1:]] == [("spare-1", ["begin"])]
     made.replicas.stop()
     assert made.opened[-1].did == ["begin", "end"]

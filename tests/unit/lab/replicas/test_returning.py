@@ -62,7 +62,8 @@ class Replicas:
         self.all, self.standings, self.led, self.damaged = [Replica(0, False), Replica(1, True)], {}, [], []
         self.captures, self.said = [lambda check: WRITTEN], []
         self.begin_next = lambda replica: replica.application.did.append("begun")
-        self.fill_spares, self.say = (lambda: None), (lambda doing: self.said.append(doing.activity))
+        self.spares = SimpleNamespace(fill=lambda: None)
+        self.say = lambda doing: self.said.append(doing.activity)
 
     @property
     def living(self):
@@ -91,6 +92,11 @@ def replicas(monkeypatch):
 def keeps_up(replicas, for_us):
     now_us = round(time.time() * 1e6)
     replicas.standings = {0: Standing(now_us - 10_000_000, now_us + for_us)}
+
+
+def into(told):
+    """What ``Returns`` is given to tell, and the notes."""
+    return lambda line, kind: told.append(line), told
 
 
 def over(way):
@@ -145,7 +151,7 @@ def test_if_that_is_damaged_another_one_writes_it(replicas):
     point, told = written_before(), []
     replicas.damaged.append(point.savepoint)
     keeps_up(replicas, 60_000_000)
-    ways = Returns(replicas, lambda: point, told.append, told, partial(nullcontext, True))
+    ways = Returns(replicas, lambda: point, *into(told), partial(nullcontext, True))
     ways.begin(replicas.all[0])
     assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
     assert told[0] == "replica 0 did not come back: a part is missing" and told[1].startswith(
@@ -162,9 +168,9 @@ def test_a_way_back_that_fails_is_a_death_and_begins_again_as_often_as_behind_ot
     monkeypatch.setattr(returning, "WRITE_S", -1.0)
     dead, told, spares = replicas.all[0], [], []
     replicas.captures = [fails, *([] if for_ever else [lambda check: WRITTEN])]
-    replicas.fill_spares = lambda: spares.append(dead.deaths)
+    replicas.spares.fill = lambda: spares.append(dead.deaths)
     keeps_up(replicas, 60_000_000)
-    ways = Returns(replicas, lambda: None, told.append, told, partial(nullcontext, True))
+    ways = Returns(replicas, lambda: None, *into(told), partial(nullcontext, True))
     ways.begin(dead)
     assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
     failed = "replica 0 did not come back: slot-0 did not answer"
@@ -244,7 +250,7 @@ def test_what_should_not_have_happened_is_the_controlling_threads(replicas):
 )
 def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monkeypatch, end, words):
     dead, told = replicas.all[0], []
-    ways = Returns(replicas, lambda: None, told.append, told, partial(nullcontext, True))
+    ways = Returns(replicas, lambda: None, *into(told), partial(nullcontext, True))
     ways.count()
     ways.begin(dead)
     assert wait_until(lambda: dead.lives, 60, 0.002)

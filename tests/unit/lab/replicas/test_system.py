@@ -15,7 +15,7 @@ from keyshift.lab.replicas import requests, returning, system
 from keyshift.lab.replicas.system import LiveReplicas
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment
-from keyshift.model.notes import Note
+from keyshift.model.notes import Note, NoteKind
 from keyshift.traffic.copies import Standing
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
@@ -33,7 +33,7 @@ class Replica:
         participant = SimpleNamespace(read=lambda node: f"{node.path} of {number}:4000")
         stages = [SimpleNamespace(participant=participant, name="counter", log=None, assignment=START)]
         self.job = SimpleNamespace(config=SimpleNamespace(attempt=0, shared="run", token="secret"), stages=stages)
-        self.began, self.deaths, self.isActive = NEVER_DIED, 0, True
+        self.began, self.deaths, self.isActive, self.notes = NEVER_DIED, 0, True, []
         self.owners, self.busy, self.epoch = {"counter": {number}}, False, 77
         self.plans = self  # nothing else makes it busy
 
@@ -87,8 +87,9 @@ def made(monkeypatch):
             all, differences, order, struck, standings, before_stop = every, [], None, [], {}, []
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
-            fill_spares = staticmethod(lambda: applications.append("spare"))
-            say = require = staticmethod(lambda given: None)
+            spares = SimpleNamespace(fill=lambda: applications.append("spare"))
+            say = staticmethod(lambda given: None)
+            services = SimpleNamespace(require=say)
             comes_back = staticmethod(Replica.comes_back)
 
         job, differences = LiveReplicas(spec, Replicas(), said.append), Replicas.differences
@@ -106,6 +107,7 @@ def test_who_dies_is_ended_and_told_of_once_and_the_others_go_on(made, error):
         job.system.check()
     assert [each.lives for each in job.every] == [False, True, True]
     assert job.every[0].killed == 1 and job.said == [f"replica 0 died ({error}); 2 of 3 went on"]
+    assert job.system.notes == [Note(job.said[0], kind=NoteKind.DEATH)]
     assert job.system.owners == {"counter": {1}} and job.system.measure() == {"counter": {1: None}}
     job.system.stop()
     assert [each.did[-1] for each in job.every] == [("check",), ("stop",), ("stop",)]
