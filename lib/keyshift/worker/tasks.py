@@ -46,7 +46,7 @@ def router(config: JobConfig, batch_s: float) -> Task:
                     if rows:
                         yield spark_rows.routed(rows, config.slots_per_process)
                     while task.full and time.monotonic() < over:
-                        task.look.require()
+                        task.watch.require()
                         time.sleep(STALL_S)
             if rest := task.resume():
                 yield spark_rows.routed(rest, config.slots_per_process)

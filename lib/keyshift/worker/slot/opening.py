@@ -18,7 +18,7 @@ from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import FaultPoints
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.attempt import AttemptLook
+from keyshift.worker.attempt import AttemptWatch
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import KeysDropped
 from keyshift.worker.order.following import Following
@@ -138,7 +138,7 @@ def make_slot(config: JobConfig, slot: SlotId) -> SlotTask:
         arrivals=arrivals,
         answers=SlotAnswers(shared, effects, measures),
         output=output,
-        look=AttemptLook(config, coordination),
+        watch=AttemptWatch(config, coordination),
         following=following,
         works=works,
     )
