@@ -82,7 +82,7 @@ def parcel_of(model: type[Workload]) -> str:
 
     Raises BadInput if it cannot be sent.
     """
-    return packed(model, model.__module__, model.__name__) if model.name in workloads.own() else ""
+    return packed(model, model.__module__, model.__name__) if model.name in workloads.defined() else ""
 
 
 def model_of(name: str, parcel: str = "") -> type[Workload]:
