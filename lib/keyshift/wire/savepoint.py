@@ -14,11 +14,11 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
@@ -66,12 +66,13 @@ class SavedUnit(NamedTuple):
 
 @dataclass
 class SavedStage:
-    """One stage in a savepoint or a snapshot. ``places``: where each slot wrote the parts of its units, which
-    belong to ``assignment``. ``positions``: where each slot stood in its order, if they work in turns.
+    """One stage in a savepoint or a snapshot. ``locations``: where each slot wrote the parts of its units, which
+    belong to ``assignment``; ``places`` in a manifest. ``positions``: where each slot stood in its order, if they work
+    in turns.
     """
 
     assignment: Assignment
-    places: dict[SlotId, list[Location]]
+    locations: Annotated[dict[SlotId, list[Location]], Field(alias="places")]
     positions: dict[SlotId, Position] = field(default_factory=dict)
 
     def placed(self, slots: int, routers: int) -> dict[SlotId, Position]:
@@ -88,7 +89,7 @@ class SavedStage:
     def by_unit(self) -> dict[int, list[Location]]:
         """The locations of the parts of each unit, whoever wrote them, in their order."""
         found: dict[int, list[Location]] = {}
-        for locations in self.places.values():
+        for locations in self.locations.values():
             for location in locations:
                 found.setdefault(location.unit, []).append(location)
         return found
@@ -117,7 +118,7 @@ class SavepointManifest:
             if isinstance(answer, RouterSaved):
                 self.offsets[int(number)], self.watermarks[int(number)] = answer.offset, answer.watermark
                 continue
-            saved.places[SlotId(int(number))] = list(answer.places)
+            saved.locations[SlotId(int(number))] = list(answer.locations)
             if answer.position is not None:
                 saved.positions[SlotId(int(number))] = answer.position
 
@@ -140,8 +141,8 @@ class SavepointManifest:
     @property
     def segments(self) -> set[str]:
         """The names of all segments that it refers to."""
-        places = (some for saved in self.stages.values() for some in saved.places.values())
-        return {place.segment for some in places for place in some}
+        locations = (some for saved in self.stages.values() for some in saved.locations.values())
+        return {location.segment for some in locations for location in some}
 
 
 _MANIFESTS = TypeAdapter(SavepointManifest)
@@ -210,10 +211,10 @@ class SavepointStore:
         it follows the one before; NotThere if a part is in the store no more, as that has begun anew or expires some.
         """
         for stage, saved in manifest.stages.items():
-            for locations in saved.places.values():
+            for locations in saved.locations.values():
                 _require_chains(f"savepoint {savepoint}", stage, locations)
             written: Counter[int] = Counter(
-                unit for locations in saved.places.values() for unit in {location.unit for location in locations}
+                unit for locations in saved.locations.values() for unit in {location.unit for location in locations}
             )
             units = Counter(range(len(saved.assignment.owner)))
             if wrong := sorted((written - units) + (units - written)):
@@ -222,7 +223,7 @@ class SavepointStore:
         if gone := manifest.segments.difference(self._bucket.names()):
             said = f"{len(gone)} of its segments are in the store no more, such as {min(gone)}"
             raise NotThere(f"savepoint {savepoint}: {said}")
-        self._bucket.put(f"{savepoint}/{_MANIFEST}", _MANIFESTS.dump_json(manifest))
+        self._bucket.put(f"{savepoint}/{_MANIFEST}", _MANIFESTS.dump_json(manifest, by_alias=True))
 
     def manifest(self, savepoint: str) -> SavepointManifest:
         """What was committed. Raises NotThere if there is no such savepoint, Damaged if it is damaged, and BadInput if
