@@ -109,7 +109,7 @@ def mean_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
 
 
 def rate_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
-    """What was added per second to a ``metric`` that only grows (``sent_mib``, …) in so many seconds before the
+    """Compute what was added per second to a ``metric`` that only grows (``sent_mib``, …) in so many seconds before the
     trigger; NaN if it is not known.
     """
     if metric not in set(metrics["metric"]):
@@ -120,7 +120,7 @@ def rate_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
 
 
 def faults(metrics: pd.DataFrame) -> list[tuple[float, str]]:
-    """When something failed, or was made to, and what: seconds relative to the trigger, ascending."""
+    """List when something failed, or was made to, and what: seconds relative to the trigger, ascending."""
     need(metrics, ["t_s", "metric", "instance"], "faults")
     chosen = metrics[metrics["metric"] == FAULT].sort_values("t_s")
     return list(zip(chosen["t_s"].tolist(), chosen["instance"].tolist(), strict=True))
