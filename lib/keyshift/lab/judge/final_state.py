@@ -223,7 +223,7 @@ def judged(
 
 
 def judging(offered: int, frames: pd.DataFrame, final: FinalState) -> JudgeSome:
-    """What gives the verdict on some units; see ``judged``."""
+    """Make what gives the verdict on some units; see ``judged``."""
     first = final.stages[0]
     unread = offered - int(frames["events"].sum())
 
