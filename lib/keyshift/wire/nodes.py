@@ -39,7 +39,7 @@ class Node(Generic[T]):
     kind: type[T]
 
     def encode(self, value: T) -> bytes:
-        """What ZooKeeper keeps of ``value``; never empty."""
+        """Encode ``value`` as ZooKeeper keeps it; never empty."""
         return codec(self.kind).dump_json(value, by_alias=True)
 
     def decode(self, data: bytes) -> T:

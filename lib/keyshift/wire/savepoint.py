@@ -76,9 +76,9 @@ class SavedStage:
     positions: dict[SlotId, Position] = field(default_factory=dict)
 
     def placed(self, slots: int, routers: int) -> dict[SlotId, Position]:
-        """Where each of so many slots goes on, if they work in turns: all stand behind the same turn. A slot that was
-        not there has no turns to be compared with those of other replicas, so its chain begins anew. The stage before
-        may have another number of slots now: they are so many ``routers``, and stand behind one turn, too.
+        """Return where each of so many slots goes on, if they work in turns: all stand behind the same turn. A slot
+        that was not there has no turns to be compared with those of other replicas, so its chain begins anew. The stage
+        before may have another number of slots now: they are so many ``routers``, and stand behind one turn, too.
         """
         known = next(iter(self.positions.values()), None)
         if known is None:
@@ -226,8 +226,8 @@ class SavepointStore:
         self._bucket.put(f"{savepoint}/{_MANIFEST}", _MANIFESTS.dump_json(manifest, by_alias=True))
 
     def manifest(self, savepoint: str) -> SavepointManifest:
-        """What was committed. Raises NotThere if there is no such savepoint, Damaged if it is damaged, and BadInput if
-        another keyshift has written it.
+        """Read what was committed. Raises NotThere if there is no such savepoint, Damaged if it is damaged, and
+        BadInput if another keyshift has written it.
         """
         raw = self._bucket.get(f"{savepoint}/{_MANIFEST}")
         try:
@@ -260,8 +260,8 @@ class SavepointStore:
                 pass
 
     def locations(self, savepoint: str, stage: str) -> dict[int, list[Location]]:
-        """Where the state of each unit of ``stage`` is, part by part. Raises what ``manifest`` does, and BadInput if
-        there is no such stage.
+        """Read where the state of each unit of ``stage`` is, part by part. Raises what ``manifest`` does, and BadInput
+        if there is no such stage.
         """
         stages = self.manifest(savepoint).stages
         if stage not in stages:
@@ -293,7 +293,7 @@ class SavepointStore:
 
 
 def participants(config: JobConfig) -> set[str]:
-    """Who of the stage of ``config`` answers when a savepoint or a snapshot is taken."""
+    """Name who of the stage of ``config`` answers when a savepoint or a snapshot is taken."""
     routers = config.routers if config.number == 0 else 0  # where others continue nobody has to know
     return set(map(of_router, range(routers))) | set(map(of_slot, range(config.slots)))
 

@@ -96,5 +96,5 @@ def answered(values: list[bytes]) -> pa.RecordBatch:
 
 
 def of_slot(slot: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What ``slot`` answers, as ``ANSWERED_OF``."""
+    """Return what ``slot`` answers, as ``ANSWERED_OF``."""
     return batch.append_column("partition", pa.repeat(pa.scalar(slot, pa.int32()), batch.num_rows))
