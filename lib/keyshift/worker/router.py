@@ -101,7 +101,7 @@ class Routing:
         return self._out(router, rows), savepoints
 
     def _out(self, router: int, rows: list[tuple[int, Row]]) -> list[RoutedBytes]:
-        """What the core has said, as it goes out; under the lock."""
+        """Give what the core has said, as it goes out; under the lock."""
         if self._core.log.new:
             self._core.log.stamp(now_us())
         if router == 0 and self._primers:

@@ -220,7 +220,7 @@ class Shipment(Label):
     timers: pa.RecordBatch | None = None
 
     def leaving(self, home: str, schema: pa.Schema, chunk_bytes: int) -> tuple[Label, Iterable[pa.RecordBatch]]:
-        """What has to travel: the label, and the batches of values. The same ones whenever it is called."""
+        """Return what has to travel: the label, and the batches of values. The same ones whenever it is called."""
         assert self.state is not None
         # First, as the batches are the same from then on. Not if the keys stay: they are used where they are.
         reference = "" if self.partial else self.state.hand_over()

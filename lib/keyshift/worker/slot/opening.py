@@ -145,7 +145,7 @@ def make_slot(config: JobConfig, slot: SlotId) -> SlotTask:
 
 
 def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
-    """What there is of a slot in the first batch of an attempt."""
+    """Find what there is of a slot in the first batch of an attempt."""
     owned, savepoint = assignment.units_of(slot), config.restore
     if savepoint is None:
         return _Found(assignment.version, {}, fresh=owned)
@@ -158,7 +158,7 @@ def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
 
 
 def _following(slot: int, host: SlotHost, handover: nodes.Handover) -> _Found:
-    """What there is of a slot behind another batch."""
+    """Find what there is of a slot behind another batch."""
     if handover.address == host.server.address:
         return _Found(handover.version, dict(host.left.pop(slot)), host.left_rows.pop(slot))
 

@@ -69,7 +69,7 @@ class Arrivals:
             raise
 
     def _built(self, shipment: Shipment) -> UnitState | None:
-        """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
+        """Build what has come, on top of the copy here if it is a delta; None if there is no such copy."""
         state: UnitState | None
         if shipment.reference:
             state = self._shared.store.adopt(shipment.unit, shipment.reference)
