@@ -241,7 +241,7 @@ class Jobs:
         return not job.why and processes.on_other_host(job.host, self.alive(job))
 
     def ended(self, job: JobFile) -> HowEnded:
-        """How a job ended whose process is gone. One that is ``on_other_host`` may run."""
+        """Say how a job ended whose process is gone. One that is ``on_other_host`` may run."""
         remains, go_on = self._journal_of(job).remains()
         if not self.on_other_host(job):
             why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"

@@ -125,8 +125,8 @@ def slot_schema(config: JobConfig) -> pa.Schema:
 
 
 def assignment(config: JobConfig) -> Assignment:
-    """Who owns which unit, from the beginning to the end: those who own it first in the job that can migrate, or under
-    skew other slots would have the hot units.
+    """Say who owns which unit, from the beginning to the end: those who own it first in the job that can migrate, or
+    under skew other slots would have the hot units.
     """
     return Assignment.contiguous(config.key_groups, config.slots, VERSION).by_bin(config.bins)
 

@@ -39,7 +39,7 @@ class AbsentKeys(Generic[Record]):
         self._units[unit] = _Unit()
 
     def admit(self, unit: int, keys: Iterable[int]) -> set[int]:
-        """Which of ``keys`` of a partial unit have to wait; their records go to ``hold``."""
+        """Find which of ``keys`` of a partial unit have to wait; their records go to ``hold``."""
         part = self._units[unit]
         return {key for key in keys if key in part.queues or not (part.whole or key in part.here)}
 
@@ -85,7 +85,7 @@ class AbsentKeys(Generic[Record]):
         part.rest, part.whole = True, not part.asked
 
     def lacks(self, unit: int, keys: Iterable[int]) -> set[int]:
-        """Which of ``keys`` are not here yet; what comes of the others is older than what is here."""
+        """Find which of ``keys`` are not here yet; what comes of the others is older than what is here."""
         part = self._units.get(unit)
         return set() if part is None or part.whole else {key for key in keys if key not in part.here}
 

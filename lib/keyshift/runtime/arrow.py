@@ -17,8 +17,8 @@ from keyshift.workloads import KeyedStage
 def by_slot(
     slot_of: npt.NDArray[np.integer[Any]], slots: int, in_order: Callable[[npt.NDArray[np.intp]], pa.RecordBatch]
 ) -> dict[int, bytes]:
-    """What each slot gets of some rows, as bytes, if it gets any. ``slot_of``: the slot of each row; ``in_order`` gives
-    the rows in the order of these places.
+    """Give what each slot gets of some rows, as bytes, if it gets any. ``slot_of``: the slot of each row; ``in_order``
+    gives the rows in the order of these places.
     """
     order = np.argsort(slot_of, kind="stable")
     edges = np.searchsorted(slot_of[order], np.arange(slots + 1))

@@ -222,7 +222,7 @@ class KeyAccess(Generic[Events]):
         return home.mode.transfer == "access"
 
     def rests(self, stays: Iterable[Stay]) -> list[tuple[Stay, int | None]]:
-        """Which of the rests are still to come, and behind which key."""
+        """Find which of the rests are still to come, and behind which key."""
         return [(stay, self._rests[stay]) for stay in stays if stay in self._rests]
 
     def rest_arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.KeyValue], last: bool) -> None:

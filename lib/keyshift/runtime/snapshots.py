@@ -57,7 +57,7 @@ class Snapshots:
         self._number = 0
 
     def take(self, states: Mapping[int, UnitState], whole: bool = False) -> list[SnapshotPart]:
-        """What is to be written of ``states``, as they are now; a unit in which nothing has changed has no part.
+        """Take what is to be written of ``states``, as they are now; a unit in which nothing has changed has no part.
         ``whole``: all of each unit, whatever was written before.
         """
         self._number += 1

@@ -152,7 +152,7 @@ def uses_time(stages: Sequence[KeyedStage]) -> bool:
 
 
 def due(stages: Sequence[KeyedStage], events: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Which of the first stage's ``events`` must have a result of the last one."""
+    """Find which of the first stage's ``events`` must have a result of the last one."""
     first, *others = stages
     if any(stage.due is not None for stage in others):
         return np.zeros(events.num_rows, np.bool_)
@@ -160,7 +160,7 @@ def due(stages: Sequence[KeyedStage], events: pa.RecordBatch) -> npt.NDArray[np.
 
 
 def results_due(source: Source, stages: Sequence[KeyedStage], events: pa.RecordBatch) -> int:
-    """How many results of the last stage these events of ``source`` must have."""
+    """Count the results of the last stage that these events of ``source`` must have."""
     return int(due(stages, source.mapped(events)).sum())
 
 

@@ -138,7 +138,7 @@ class SlotMachine(Consequences[Record]):
     # -- records ------------------------------------------------------------------------------------------------------
 
     def admit(self, router: int, version: Version, units: AbstractSet[int]) -> AbstractSet[int]:
-        """Which of a frame's ``units`` have to wait: their records go to ``hold``; all others are processed now.
+        """Find which of a frame's ``units`` have to wait: their records go to ``hold``; all others are processed now.
 
         Raises ProtocolViolation for a record that must not be here: of a unit this slot does not own, or routed under
         another version than its router's last barrier said or its unit's move allows.
@@ -151,7 +151,7 @@ class SlotMachine(Consequences[Record]):
         return self._waiting(router, version, units)
 
     def _waiting(self, router: int, version: Version, units: AbstractSet[int]) -> AbstractSet[int]:
-        """Which of a frame's ``units`` have to wait, when something waits or moves."""
+        """Find which of a frame's ``units`` have to wait, when something waits or moves."""
         step, what = self._step, f"router {router} sent a record of unit {{}} under version {version}"
         missing = units - self.serving
         if strange := [u for u in missing if u not in self._queues and self._phases[u] not in AWAY]:

@@ -58,7 +58,7 @@ class Situation(Generic[Record]):
         self._last_snapshot = 0  # version of the last one, whatever became of it
 
     def phase_of(self, unit: int) -> Phase:
-        """Where ``unit`` is, and what becomes of its records here."""
+        """Return where ``unit`` is, and what becomes of its records here."""
         return self._phases[unit]
 
     def version_of(self, unit: int) -> Version:
@@ -93,7 +93,7 @@ class Situation(Generic[Record]):
         return self._queues.bytes
 
     def idle(self, units: Iterable[int]) -> list[int]:
-        """Which of ``units`` are here with no record waiting and no older one to come: their timers may fire."""
+        """Find which of ``units`` are here with no record waiting and no older one to come: their timers may fire."""
         if self._blocked:
             return []
         here = (unit for unit in units if unit in self.serving and unit not in self._queues)

@@ -78,7 +78,7 @@ def _rows(events: pa.RecordBatch, schema: pa.Schema) -> Iterable[Sequence[Any]]:
 
 
 def _learned(known: Known, alert: int, path: str, value: str) -> Known:
-    """What is known with one event more, a rule. One of an alert that is known changes nothing else."""
+    """Return what is known with one event more, a rule. One of an alert that is known changes nothing else."""
     count, alerts, paths, values = known
     if alert in alerts:
         return count + 1, alerts, paths, values
@@ -146,7 +146,7 @@ def _raised(body: str, rules: Iterable[tuple[int, str, str]]) -> list[int]:
 
 
 def _at(document: Any, path: str) -> Any:
-    """What is there at a JSON path of names, ``$.name.name``; None if nothing is."""
+    """Find what is there at a JSON path of names, ``$.name.name``; None if nothing is."""
     for name in _names(path):
         document = document.get(name) if isinstance(document, dict) else None
     return document

@@ -86,7 +86,7 @@ def _without(side: bytes, security: int, order: int) -> tuple[bytes, int]:
 
 
 def _traded(side: bytes, security: int, worst: int, volume: int) -> tuple[bytes, list[Trade]]:
-    """What is left of the other side, and the trades: no rank above ``worst``, not more than ``volume``."""
+    """Return what is left of the other side, and the trades: no rank above ``worst``, not more than ``volume``."""
     numbers, begin, end = _of(side, security)
     trades: list[Trade] = []
     at, rest = begin, b""
