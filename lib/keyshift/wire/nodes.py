@@ -286,7 +286,7 @@ class Handover:
     """
 
     address: str
-    units: Annotated[tuple[int, ...], Packed()]
+    units: Annotated[tuple[UnitId, ...], Packed()]
     version: Version
     measures: Measured
     watermarks: tuple[int, ...]

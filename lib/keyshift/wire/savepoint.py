@@ -86,9 +86,9 @@ class SavedStage:
         placed = {slot: self.positions.get(slot, replace(known, chain=0)) for slot in map(SlotId, range(slots))}
         return {slot: position.of_channels(routers) for slot, position in placed.items()}
 
-    def by_unit(self) -> dict[int, list[Location]]:
+    def by_unit(self) -> dict[UnitId, list[Location]]:
         """The locations of the parts of each unit, whoever wrote them, in their order."""
-        found: dict[int, list[Location]] = {}
+        found: dict[UnitId, list[Location]] = {}
         for locations in self.locations.values():
             for location in locations:
                 found.setdefault(location.unit, []).append(location)
@@ -188,7 +188,7 @@ class SavepointStore:
             self._bucket.put(segment_name, segment, in_parts=True, progress=progress)
         return locations
 
-    def read(self, units: Mapping[int, Sequence[Location]]) -> Iterator[list[SavedUnit]]:
+    def read(self, units: Mapping[UnitId, Sequence[Location]]) -> Iterator[list[SavedUnit]]:
         """Read ``units``, some at a time, in the order in which they were written; of each its parts' locations are
         given, in their order.
 
@@ -259,7 +259,7 @@ class SavepointStore:
             for _ in self.read(stage.by_unit()):
                 pass
 
-    def locations(self, savepoint: str, stage: str) -> dict[int, list[Location]]:
+    def locations(self, savepoint: str, stage: str) -> dict[UnitId, list[Location]]:
         """Read where the state of each unit of ``stage`` is, part by part. Raises what ``manifest`` does, and BadInput
         if there is no such stage.
         """
@@ -314,9 +314,9 @@ def _units(stages: Mapping[str, int]) -> str:
     return ", ".join(f"{units} units of {stage}" for stage, units in stages.items())
 
 
-def wholes(states: Iterable[tuple[int, UnitState]]) -> Iterator[SnapshotPart]:
+def wholes(states: Iterable[tuple[UnitId, UnitState]]) -> Iterator[SnapshotPart]:
     """Units and their states, each as its only part."""
-    return (SnapshotPart(UnitId(unit), 1, 0, state.timers, state, [], []) for unit, state in states)
+    return (SnapshotPart(unit, 1, 0, state.timers, state, [], []) for unit, state in states)
 
 
 def _encoded(part: SnapshotPart, schema: pa.Schema, chunk_bytes: int) -> bytes:
@@ -328,9 +328,9 @@ def _encoded(part: SnapshotPart, schema: pa.Schema, chunk_bytes: int) -> bytes:
     return b"".join(piece for data in streams for piece in (len(data).to_bytes(_LENGTH_BYTES, "big"), data))
 
 
-def _portions(units: Mapping[int, Sequence[Location]]) -> Iterator[list[int]]:
+def _portions(units: Mapping[UnitId, Sequence[Location]]) -> Iterator[list[UnitId]]:
     """Units by the locations of their first parts, as many as are read together."""
-    some: list[int] = []
+    some: list[UnitId] = []
     size = 0
     for unit in sorted(units, key=lambda unit: (units[unit][0].segment, units[unit][0].offset)):
         some.append(unit)
@@ -373,14 +373,14 @@ def _decoded(location: Location, data: memoryview) -> SavedPart:
     return timers, *(list(pa.ipc.open_stream(stream)) if len(stream) else [] for stream in streams[1:])
 
 
-def _joined(unit: int, parts: Sequence[SavedPart]) -> SavedUnit:
+def _joined(unit: UnitId, parts: Sequence[SavedPart]) -> SavedUnit:
     *_, (timers, _, _) = parts
     seen = pa.array([], pa.int64())  # keys of which a later part has told
     batches: list[pa.RecordBatch] = []
     for _, deleted, values in reversed(parts):
         batches += (_without(batch, seen) for batch in values)
         seen = pa.concat_arrays([seen, *(batch["key"] for batch in [*deleted, *values])]) if parts[1:] else seen
-    return SavedUnit(UnitId(unit), [batch for batch in batches if batch.num_rows], timers)
+    return SavedUnit(unit, [batch for batch in batches if batch.num_rows], timers)
 
 
 def _stream(batches: Iterable[pa.RecordBatch]) -> bytes:

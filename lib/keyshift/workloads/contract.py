@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyshift.model.frames import ARRIVAL_FIELDS, RESULT_FIELDS, empty
-from keyshift.model.keys import SomeUnits
+from keyshift.model.keys import SomeUnits, UnitId
 from keyshift.state import UnitState
 from keyshift.workloads.times import Times
 
@@ -41,7 +41,7 @@ class Operator(Protocol):
         """Fill the state that ``unit`` has before the first event. By default there is none."""
         return
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """Results of those of ``events`` that are due (``KeyedStage.due``), one each, in the order of the events.
 
         ``events`` has the stage's columns and ``position`` (int32, row in the frame after ``map``), ``unit`` (int32).

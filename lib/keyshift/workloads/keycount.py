@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
 
 from keyshift.model.frames import EVENT_FIELDS
-from keyshift.model.keys import ALL_UNITS, SomeUnits
+from keyshift.model.keys import ALL_UNITS, SomeUnits, UnitId
 from keyshift.state import UnitState
 from keyshift.workloads.contract import KeyedStage, Operator, Source
 from keyshift.workloads.keyed import DRAWN_WITH, WORD, KeyDraw, Keyed, UniformDraw
@@ -65,7 +65,7 @@ class KeyCountOperator(Operator):
         if self._workload.from_start:
             state.install([self._workload.fresh(unit, self.state_schema, (0,))])
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event. A key without state counts from 0; if it should have some, the verdict tells."""
         end_of_work = self._work.begin(events.num_rows)
         counts, stamps = [], []

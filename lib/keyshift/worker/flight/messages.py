@@ -9,7 +9,7 @@ from pydantic import Field, PlainSerializer
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import NO_VERSION, RouterId, UnitId, Version
+from keyshift.model.keys import NO_VERSION, RouterId, SlotId, UnitId, Version
 from keyshift.model.messages import codec, decode, encode
 from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
@@ -44,7 +44,7 @@ class Opened(NamedTuple):
 class OfStep:
     """Messages of a step for ``slot``."""
 
-    slot: int
+    slot: SlotId
     wanted: tuple[Wanted, ...] = ()
     opened: tuple[Opened, ...] = ()
     kind: Literal["of step"] = "of step"
@@ -54,8 +54,8 @@ class OfStep:
 class Taken:
     """What ``slot`` had left there at the end of a batch has come."""
 
-    slot: int
-    units: tuple[int, ...]
+    slot: SlotId
+    units: tuple[UnitId, ...]
     kind: Literal["taken"] = "taken"
 
 
@@ -63,8 +63,8 @@ class Taken:
 class CopiesDropped:
     """``slot`` needs no such copies: of which units, and their epochs, as another owner may have made one meanwhile."""
 
-    slot: int
-    copies: tuple[tuple[int, int], ...]
+    slot: SlotId
+    copies: tuple[tuple[UnitId, int], ...]
     kind: Literal["copies dropped"] = "copies dropped"
 
 
@@ -83,7 +83,7 @@ Message = OfStep | Taken | CopiesDropped | KeysDropped
 class TakeUnits:
     """A stream: units for ``slot``."""
 
-    slot: int
+    slot: SlotId
     kind: Literal["units"] = "units"
 
 
@@ -91,7 +91,7 @@ class TakeUnits:
 class TakeCopies:
     """A stream: parts of copies for ``slot``."""
 
-    slot: int
+    slot: SlotId
     kind: Literal["copies"] = "copies"
 
 
@@ -106,7 +106,7 @@ class Pulled(NamedTuple):
 class GiveSealed:
     """A stream: units that ``slot`` left there at the end of a batch, but for the fragments that have come."""
 
-    slot: int
+    slot: SlotId
     units: tuple[Pulled, ...]
     kind: Literal["sealed"] = "sealed"
 
@@ -115,7 +115,7 @@ class GiveSealed:
 class GiveRows:
     """A stream: rows of routers that ``slot`` had not worked on when it left there, at the end of a batch."""
 
-    slot: int
+    slot: SlotId
     kind: Literal["rows"] = "rows"
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from keyshift.clock import now_us
 from keyshift.model.errors import MigrationFailed
+from keyshift.model.keys import SlotId
 from keyshift.model.markers import SlotStarted
 from keyshift.runtime.row import Row
 from keyshift.wire import nodes, protocol_logs
@@ -58,7 +59,7 @@ class SlotTask:
     _waits: bool = field(default=False, init=False)  # it has waited for that long, and others were told
 
     @property
-    def slot(self) -> int:
+    def slot(self) -> SlotId:
         """Its number."""
         return self.shared.slot
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyshift.model.frames import EVENT_FIELDS
+from keyshift.model.keys import UnitId
 from keyshift.state import UnitState
 from keyshift.workloads.contract import ORIGIN, ORIGIN_NAMES, KeyedStage, Operator
 from keyshift.workloads.operators import ResultMaker
@@ -93,7 +94,7 @@ class Join(Operator):
     def __init__(self) -> None:
         self._results = ResultMaker(JOINED)
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event."""
         rows = []
         for unit, key, kind, employee, alert, path, value, body in _rows(events, EVENTS):
@@ -120,7 +121,7 @@ class Qualifier(Operator):
     def __init__(self) -> None:
         self._results = ResultMaker(QUALIFIED)
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event."""
         rows = []
         for unit, key, customer, kind, seq, employee, alerts, paths, values, body in _rows(events, TO_QUALIFIER):
@@ -165,7 +166,7 @@ class Counter(Operator):
     def __init__(self) -> None:
         self._results = ResultMaker(COUNTED)
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event."""
         rows = []
         for unit, key, kind, seq, turn, raised in _rows(events, TO_COUNTER):
