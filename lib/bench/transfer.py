@@ -15,7 +15,7 @@ from keyshift.experiment.parameters import DEFAULTS
 from keyshift.experiment.parts import JobPart
 from keyshift.lab.machine.bare_copy import CopySink, copy_s
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import UnitId
+from keyshift.model.keys import SlotId, UnitId
 from keyshift.model.messages import decode
 from keyshift.state import Store, UnitState, backends
 from keyshift.traffic.process import JsonProcess, say
@@ -79,7 +79,7 @@ class _Destination:
     def __init__(self) -> None:
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *OPERATOR.state_schema])
         self._store = _store()
-        self.states: dict[int, UnitState] = {}
+        self.states: dict[UnitId, UnitState] = {}
 
     def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:
         for shipment in shipments:
@@ -156,7 +156,7 @@ def measure(repetitions: int) -> list[Measurement]:
                 acknowledged: Acknowledged = []
                 shipments = [Shipment(UnitId(unit), state=state) for unit, state in units]
                 begin = time.perf_counter()
-                clients.push(addresses.state, 0, "", shipments, lambda *_: None, acknowledged.extend)
+                clients.push(addresses.state, SlotId(0), "", shipments, lambda *_: None, acknowledged.extend)
                 took_ms = (time.perf_counter() - begin) * 1000
                 come = arrived()
                 if come != WORKLOAD.keys or len(acknowledged) != UNITS:

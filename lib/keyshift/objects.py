@@ -171,8 +171,8 @@ class Bucket:
 
 
 def surely(read: Callable[[str], T], name: str, ask: Callable[[str], object]) -> T:
-    """What ``read`` gives of ``name``, once more if that seems damaged: a connection may have broken. Raises Damaged as
-    ``damage_told`` does.
+    """Return what ``read`` gives of ``name``, once more if that seems damaged: a connection may have broken. Raises
+    Damaged as ``damage_told`` does.
     """
     with suppress(Damaged), damage_told(ask, name):
         return read(name)

@@ -23,7 +23,7 @@ def tell(line: str) -> None:
 
 @contextmanager
 def progress(say: Say | None = None) -> Iterator[Say]:
-    """Where progress goes: to ``say``, else in a notebook to one line that is empty in the end, else to ``tell``."""
+    """Send progress to ``say``, else in a notebook to one line that is empty in the end, else to ``tell``."""
     if say is not None or not _in_notebook():
         yield say or tell
         return

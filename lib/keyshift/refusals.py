@@ -14,7 +14,8 @@ MOST = 3  # faults that one line tells of
 
 
 def refusal(errors: Sequence[Any], model: Any = None) -> str:
-    """Why ``model`` refuses values, in one line: field, value and what is allowed; of an unknown key the nearest one.
+    """Say why ``model`` refuses values, in one line: field, value and what is allowed; of an unknown key the nearest
+    one.
 
     ``errors``: as ``ValidationError.errors()`` has them, with their input or without. Without the model keys are not
     known, nor what fields mean.

@@ -75,7 +75,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
-        self._own: set[str] = set()
+        self._defined: set[str] = set()
 
     def register(self, name: str, thing: T) -> T:
         """Add ``thing`` under ``name``. Raises ValueError if the name is taken."""
@@ -91,15 +91,15 @@ class Registry(Generic[T]):
         """
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise BadInput(f"{self.kind} {name!r}: a name is of lower-case letters, digits and _")
-        if name in self._entries and name not in self._own:
+        if name in self._entries and name not in self._defined:
             raise BadInput(f"{self.kind} {name!r} is of the library: choose another name")
-        self._own.add(name)
+        self._defined.add(name)
         self._entries[name] = thing
         return thing
 
-    def own(self) -> dict[str, T]:
+    def defined(self) -> dict[str, T]:
         """What was defined, by name: other processes have only what is registered."""
-        return {name: thing for name, thing in self._entries.items() if name in self._own}
+        return {name: thing for name, thing in self._entries.items() if name in self._defined}
 
     def get(self, name: str) -> T:
         """The thing registered under ``name``. Raises BadInput naming the nearest and all known names."""
@@ -109,7 +109,7 @@ class Registry(Generic[T]):
 
     def of_library(self, name: str) -> T:
         """Do as ``get``, for a kind that does not travel: raises BadInput for what was defined here, too."""
-        if name in self._own:
+        if name in self._defined:
             raise BadInput(
                 f"{self.kind} {name!r} was defined here, and slots know the library's alone; make it a file there"
             )

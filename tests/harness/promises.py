@@ -47,8 +47,8 @@ class Promise:
         if (manifest := f"{prefix}{self.name}/{MANIFEST}") not in self.kept:
             return {manifest}
         stages = self.store.manifest(self.name).stages.values()
-        places = [place for saved in stages for some in saved.places.values() for place in some]
-        return {manifest, *(prefix + place.segment for place in places)}
+        locations = [location for saved in stages for some in saved.locations.values() for location in some]
+        return {manifest, *(prefix + location.segment for location in locations)}
 
     def missing(self) -> list[str]:
         """Those that were not there."""

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from keyshift.checks import check_strategy, check_workload
-from keyshift.experiment.definitions import define_own, own_parcels
+from keyshift.experiment.definitions import define, parcels_of
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Move, Step
@@ -146,12 +146,12 @@ def test_what_the_library_has_goes_by_its_name():
 IN_THE_BACKGROUND = """
 import json, sys
 from keyshift.checks import check_strategy
-from keyshift.experiment.definitions import define_own, own_parcels
+from keyshift.experiment.definitions import define, parcels_of
 from keyshift.experiment.live_spec import live_spec
-define_own(json.loads(sys.argv[1]))
+define(json.loads(sys.argv[1]))
 spec = live_spec({'workload': 'threefold', 'strategy': 'thirds', 'more': 4})
 check_strategy(spec.point())
-print(spec.workload.times(), spec.point().summary, sorted(own_parcels(spec)['workload']))
+print(spec.workload.times(), spec.point().summary, sorted(parcels_of(spec)['workload']))
 """
 
 
@@ -159,9 +159,9 @@ def test_a_job_in_the_background_gets_all_strategies_and_its_workload():
     defined_workload()
     strategy(source="a test")(thirds)
     spec = make_spec({"workload": "threefold", "strategy": "thirds", "more": 4})
-    parcels = own_parcels(spec)
+    parcels = parcels_of(spec)
     assert {kind: list(of) for kind, of in parcels.items()} == {"strategy": ["thirds"], "workload": ["threefold"]}
-    assert own_parcels(make_spec({}))["workload"] == {}
+    assert parcels_of(make_spec({}))["workload"] == {}
     told = elsewhere(IN_THE_BACKGROUND, json.dumps(parcels))
     assert told == "12 Up to three units in each step ['threefold']"
 
@@ -169,7 +169,7 @@ def test_a_job_in_the_background_gets_all_strategies_and_its_workload():
 def test_what_was_defined_again_stays_when_an_older_job_goes_on():
     older = Strategy("an older way to move state", "a test", propose=thirds)
     newer = strategy(source="newer")(thirds)
-    define_own({"strategy": {"thirds": packed(older, __name__, "thirds")}})
+    define({"strategy": {"thirds": packed(older, __name__, "thirds")}})
     assert strategies.get("thirds") is newer
     assert unpacked(packed(older, __name__, "thirds")).source == "a test"
 
@@ -221,8 +221,8 @@ def test_a_strategy_that_cannot_leave_the_process_keeps_no_job_of_another_one_fr
 
     strategy()(locking)
     said = []
-    assert own_parcels(make_spec({}), said.append) == {"strategy": {}, "workload": {}}
+    assert parcels_of(make_spec({}), said.append) == {"strategy": {}, "workload": {}}
     words = "locking cannot be sent to other processes: cannot pickle '_thread.lock' object"
     assert said[0].startswith(f"the job will not know strategy locking: {words}")
     with pytest.raises(BadInput, match=f"^{words}"):
-        own_parcels(make_spec({"strategy": "locking"}))
+        parcels_of(make_spec({"strategy": "locking"}))

@@ -43,7 +43,7 @@ def fired(runs: Mapping[str, Sequence[Mapping[str, pd.DataFrame]]]) -> pd.DataFr
 
 
 def fired_sentences(table: pd.DataFrame) -> list[str]:
-    """What ``fired`` found, in sentences: where timers fired behind the migration, where not, and where none are."""
+    """Say in sentences what ``fired`` found: where timers fired behind the migration, where not, and where none are."""
     total = table[[f"windows {part}" for part in PARTS]].sum(axis=1)
     moved = table["moved"].astype(bool)
     silent, still = _points(total == 0), _points(~moved)

@@ -65,7 +65,7 @@ def _late(latency: pd.DataFrame, slo_ms: float) -> float:
 def incident_sentences(
     rows: Sequence[SummaryRow], table: pd.DataFrame, against: Mapping[str, str], measures: Sequence[str]
 ) -> list[str]:
-    """What the runs show: their verdicts, then whether each point helped ``against`` the one that shows the pain.
+    """Say what the runs show: their verdicts, then whether each point helped ``against`` the one that shows the pain.
 
     ``table``: of ``incident_table``, perhaps with more columns. ``measures``: of its columns those that tell; in each
     less is better. What is within 10 % is called the same, or within a factor of 2 if one of the two ran once or the

@@ -159,7 +159,9 @@ def silence_ms(latency: pd.DataFrame) -> float | None:
 
 
 def arrivals_ms(latency: pd.DataFrame, caller: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """When results arrived, ascending, in ms from the trigger. ``caller``: whose error it is if a column is missing."""
+    """Return when results arrived, ascending, in ms from the trigger. ``caller``: whose error it is if a column is
+    missing.
+    """
     need(latency, ["created_s", "latency_ms"], caller)
     return np.sort(latency["created_s"].to_numpy("float64") * 1e3 + latency["latency_ms"].to_numpy("float64"))
 
@@ -219,7 +221,7 @@ def bytes_sent(migration: pd.DataFrame) -> int | None:
 def phases(
     migration: pd.DataFrame, planned_s: float | None = None, replicate_s: float | None = None
 ) -> dict[str, float | None]:
-    """Where the time of a migration went: phase to seconds, one number per name in ``PHASES``.
+    """Say where the time of a migration went: phase to seconds, one number per name in ``PHASES``.
 
     Units of a step overlap, so a phase of a step ends when its *last* unit ends it, and begins where the phase before
     it ended: *prepare* until the last switch, *align* until the last unit is aligned, *transfer* until the last one is
@@ -258,7 +260,7 @@ def peak(metrics: pd.DataFrame, metric: str) -> float | None:
 
 
 def pace(latency: pd.DataFrame, load: Offered) -> dict[str, Any]:
-    """How a job kept pace with its load, under the names of ``results.manifest.Summary``.
+    """Measure how a job kept pace with its load, under the names of ``results.manifest.Summary``.
 
     ``backlog``: events without a result at the end of the load; some are always on their way. ``worked_off_s``: from
     then until the last result, None if the run did not wait for it.
@@ -353,7 +355,7 @@ def summarise(
 
 
 def _last_fault_s(metrics: pd.DataFrame, until_s: float) -> float:
-    """When the last fault or death before ``until_s`` was, 0.0 if none was. A later one hits no event of the load."""
+    """Find when the last fault or death before ``until_s`` was, else 0.0. A later one hits no event of the load."""
     need(metrics, ["t_s", "metric"], "summarise")
     moments = metrics.loc[metrics["metric"].isin([FAULT, DEATH]) & (metrics["t_s"] < until_s), "t_s"]
     return 0.0 if moments.empty else float(moments.max())

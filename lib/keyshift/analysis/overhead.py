@@ -31,8 +31,8 @@ def overhead_table(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def overhead_sentences(runs: Mapping[str, pd.DataFrame]) -> list[str]:
-    """How many times as much as the first point each other one pays, of means over their runs; what may be chance
-    (Welch, 95 %), and which of them ran once, is said. A measure that one of both does not know, or of which the first
+    """Say how many times as much as the first point each other one pays, of means over their runs; also what may be
+    chance (Welch, 95 %), and which of them ran once. A measure that one of both does not know, or of which the first
     one pays nothing, is left out.
 
     ``runs``: see ``overhead_table``, of points all of whose runs are correct.

@@ -99,7 +99,9 @@ def plan_table(plans: Mapping[str, pd.DataFrame], copied_bytes: Mapping[str, flo
 
 
 def plan_sentences(plans: Mapping[str, pd.DataFrame]) -> list[str]:
-    """What the plans show: which are alike, what smaller steps buy and cost by the model, who needs fewest steps."""
+    """Say what the plans show: which are alike, what smaller steps buy and cost by the model, who needs fewest
+    steps.
+    """
     plans = {name: plan for name, plan in plans.items() if len(plan)}
     if not plans:
         return ["Nothing has to move."]
@@ -125,7 +127,7 @@ def plan_sentences(plans: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 def _alike(plans: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Which plans make the same moves in the same steps."""
+    """Say which plans make the same moves in the same steps."""
     alike: dict[tuple[tuple[int, int], ...], list[str]] = {}
     for name, plan in plans.items():
         moves = tuple(sorted(zip(plan["step"].tolist(), plan["unit"].tolist(), strict=True)))
@@ -134,7 +136,7 @@ def _alike(plans: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 def _fewest_steps(plans: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Who has as few steps as possible, of the plans in which a slot gives and takes at most one unit per step."""
+    """Say who has as few steps as possible, of the plans in which a slot gives and takes at most one unit per step."""
     made = []
     for name, plan in plans.items():
         most = max(plan.groupby(["step", side]).size().max() for side in ("source", "destination"))

@@ -22,7 +22,8 @@ def open_ended(summaries: Sequence[SummaryRow]) -> list[SummaryRow]:
 
 
 def rate_sentences(summaries: Sequence[SummaryRow], parameter: str = "slots", group: str = "chain") -> list[str]:
-    """How the highest rate grows with a number ``parameter``, for each ``group``; see ``sweeps.sweep`` for the names.
+    """Say how the highest rate grows with a number ``parameter``, for each ``group``; see ``sweeps.sweep`` for the
+    names.
 
     And how closely such a rate is known. Runs whose verdict is not ok count for nothing, and are told of.
     """

@@ -75,7 +75,7 @@ def sweep(
 
 
 def ranking(summaries: Sequence[SummaryRow], measure: str = "P99 spike (ms)") -> pd.DataFrame:
-    """Who has the smallest mean of ``measure``, for each workload: a row per point that is correct and knows it.
+    """Find who has the smallest mean of ``measure``, for each workload: a row per point that is correct and knows it.
 
     A run in which nothing was to happen, or to move, knows nothing of spike, silence, longest latency and recovery; if
     nothing moved, nor of the bytes that had to. A point has no rank by these if a run was not seen to recover, and none
@@ -105,7 +105,7 @@ def ranking(summaries: Sequence[SummaryRow], measure: str = "P99 spike (ms)") ->
 
 
 def ranking_sentences(summaries: Sequence[SummaryRow], measure: str = "P99 spike (ms)") -> list[str]:
-    """What ``ranking`` shows: the first of each workload, who may be as good, and who has no rank as a run was cut
+    """Say what ``ranking`` shows: the first of each workload, who may be as good, and who has no rank as a run was cut
     short.
     """
     ranked = ranking(summaries, measure)

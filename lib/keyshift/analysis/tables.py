@@ -61,7 +61,7 @@ def copied_before(rows: Iterable[SummaryRow]) -> bool:
 
 
 def why_early(rows: Sequence[SummaryRow]) -> str:
-    """Why a point with these runs may complete early without being fast; nothing if all state moves meanwhile."""
+    """Say why a point with these runs may complete early without being fast; nothing if all state moves meanwhile."""
     if rows and owners_only(rows[0]):
         return "the change of owner only"
     return "copies were made before" if copied_before(rows) else ""
@@ -219,7 +219,7 @@ def comparison_table(summaries: Sequence[SummaryRow]) -> pd.DataFrame:
 
 
 def cost_of(measure: str) -> str:
-    """How the columns of ``measure`` in ``tradeoffs`` begin. Raises BadInput if it is none that has some."""
+    """Return how the columns of ``measure`` in ``tradeoffs`` begin. Raises BadInput if it is none that has some."""
     if measure not in _COSTS:
         raise BadInput(f"measure = {measure!r}: over completion there are {' and '.join(_COSTS)}")
     return _COSTS[measure]
@@ -248,7 +248,7 @@ def tradeoffs(summaries: Sequence[SummaryRow], measure: str = SPIKE) -> pd.DataF
 
 
 def on_front(costs: pd.DataFrame, tie: float = 1.0) -> npt.NDArray[np.bool_]:
-    """Which rows know both ``costs``, which are the columns, with nobody better in one and not worse in the other.
+    """Find which rows know both ``costs``, which are the columns, with nobody better in one and not worse in the other.
 
     Shape (rows,). What differs by no more than the factor ``tie`` is neither better nor worse.
     """
@@ -265,7 +265,7 @@ def shared(values: "pd.Series[float]") -> bool:
 
 
 def _compared(cost: str) -> tuple[tuple[str, str], ...]:
-    """What ``tradeoffs`` compares, with units."""
+    """Name what ``tradeoffs`` compares, with units."""
     return (cost, "ms"), ("completion", "s")
 
 

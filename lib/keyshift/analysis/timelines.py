@@ -108,7 +108,7 @@ def mean_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
 
 
 def rate_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
-    """What was added per second to a ``metric`` that only grows (``sent_mib``, …) in so many seconds before the
+    """Compute what was added per second to a ``metric`` that only grows (``sent_mib``, …) in so many seconds before the
     trigger; NaN if it is not known.
     """
     if metric not in set(metrics["metric"]):
@@ -119,8 +119,8 @@ def rate_before(metrics: pd.DataFrame, metric: str, seconds: float) -> float:
 
 
 def faults(metrics: pd.DataFrame, of: Sequence[str] = (FAULT, DEATH)) -> list[tuple[float, str]]:
-    """When something was made to fail (``FAULT``), or the query died (``DEATH``), and what: seconds relative to the
-    trigger, ascending.
+    """List when something was made to fail (``FAULT``), or the query died (``DEATH``), and what: seconds relative to
+    the trigger, ascending.
     """
     need(metrics, ["t_s", "metric", "instance"], "faults")
     chosen = metrics[metrics["metric"].isin(of)].sort_values("t_s")

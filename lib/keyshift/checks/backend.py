@@ -172,7 +172,7 @@ class Watched:
 
 
 def exported(state: UnitState, chunk_bytes: int) -> Content:
-    """What ``state``, with values of ``SCHEMA``, exports. Raises ContractBroken for a part of another form."""
+    """Return what ``state``, with values of ``SCHEMA``, exports. Raises ContractBroken for a part of another form."""
     content: Content = {}
     for batch in state.export(chunk_bytes):
         require(batch.num_rows > 0, "the export has an empty part")

@@ -89,7 +89,7 @@ class Input:
         return replace(self, appointments=tuple(sorted(more)))
 
     def _closed(self, epoch: int) -> int:
-        """How many epochs are closed everywhere by the frames that close ``epoch``, at the most."""
+        """Count the epochs that are closed everywhere by the frames that close ``epoch``, at the most."""
         return max(_closed_with(partition, epoch) for partition in self.frames)
 
     def setting(self) -> Setting:
@@ -97,8 +97,8 @@ class Input:
         return Setting(len(self.frames), H_US, self.later, by_time, session_us=50_000, order_us=1_000)
 
     def rows(self, here: Callable[[int, SourceEvent], bool] = lambda version, event: True) -> list[list[Row]]:
-        """What each router says to a slot, which gets the events that are ``here`` under a version; ticks are said as
-        often as they may be.
+        """Give what each router says to a slot, which gets the events that are ``here`` under a version; ticks are said
+        as often as they may be.
         """
         return [self._said(router, here) for router in range(len(self.frames))]
 
@@ -131,7 +131,7 @@ def _partition(rng: random.Random, later: bool, begin_us: int, end_us: int) -> t
 
 
 def _closed_with(partition: Iterable[Frame], epoch: int) -> int:
-    """How many epochs are closed by the frame that closes ``epoch``."""
+    """Count the epochs that are closed by the frame that closes ``epoch``."""
     return next(closed for frame in partition if (closed := frame.watermark // H_US) >= epoch)
 
 

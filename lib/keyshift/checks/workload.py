@@ -201,7 +201,7 @@ def _check_operator(workload: Workload, stage: KeyedStage, given: pa.RecordBatch
 def _of(
     stage: KeyedStage, answer: pa.RecordBatch, router: npt.NDArray[Any], offset: npt.NDArray[Any]
 ) -> pa.RecordBatch:
-    """What the next stage gets of an operator's ``answer``."""
+    """Make what the next stage gets of an operator's ``answer``."""
     more = {"router": router, "offset": offset, "version": np.ones(len(router))}
     columns = [
         pa.array(more[f.name].astype(int), f.type) if f.name in more else answer[f.name] for f in result_schema(stage)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from keyshift.control.client import LOOK_S, Client
 from keyshift.control.files import NOTHING, JobFile, Jobs, last_line
 from keyshift.control.server import listen, url_of
-from keyshift.experiment.definitions import Parcels, define_own, own_parcels
+from keyshift.experiment.definitions import Parcels, define, parcels_of
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.environment import require_possible_here
 from keyshift.lab.live.status import JobState, Status
@@ -40,7 +40,7 @@ class StartOrder(BaseModel):
     values: dict[str, Any]  # of the spec
     profile: str | None
     entry: str = ""  # see ``files.JobFile``
-    own: Parcels = {}  # what the notebook that starts the job has defined, see ``experiment.definitions``
+    parcels: Parcels = {}  # what the notebook that starts the job has defined, see ``experiment.definitions``
     resume: bool = False  # go on with the job of this name
     take_over: bool = False  # ... even if its process seems to live
     token: str = Field(default="", repr=False)
@@ -83,7 +83,7 @@ def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[
         name=job.name,
         values=journal.values,
         profile=journal.profile,
-        own=journal.own,
+        parcels=journal.parcels,
         resume=True,
         take_over=take_over,
     )
@@ -104,10 +104,10 @@ def _listen(control: ControlProfile, port: int, say: Say) -> socket.socket:
 
 def _begun(jobs: Jobs, order: StartOrder, say: Say, port: int) -> tuple[JobFile, Status]:
     token = control_token() or secrets.token_urlsafe(32)
-    define_own(order.own)
+    define(order.parcels)
     spec = live_spec(order.values)
     place = require_possible_here([spec], order.profile)
-    own = order.own if order.resume else own_parcels(spec, say)
+    parcels = order.parcels if order.resume else parcels_of(spec, say)
     with _listen(place.control, port, say) as listener, jobs.naming():
         before: JobFile | None = None
         if order.resume:
@@ -137,7 +137,7 @@ def _begun(jobs: Jobs, order: StartOrder, say: Say, port: int) -> tuple[JobFile,
             values=order.values,
             profile=order.profile,
             entry=entry,
-            own=own,
+            parcels=parcels,
             resume=order.resume,
             take_over=order.take_over,
             token=job.token,

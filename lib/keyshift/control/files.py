@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -68,14 +68,14 @@ class Kept(BaseModel):
     fields of a ``lab.live.journal.Journal`` beside these, which only whoever goes on with the job reads.
     """
 
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+    model_config = ConfigDict(extra="ignore", populate_by_name=True, hide_input_in_errors=True)
 
     format: int = FORMAT
     run_id: str
     token: str = Field(default="", repr=False)
     values: dict[str, Any] = {}  # of the spec
     profile: str | None = None
-    own: Parcels = {}  # what a notebook has defined
+    parcels: Annotated[Parcels, Field(alias="own")] = {}  # what a notebook has defined; ``own`` in files
     sources: dict[str, int]  # with their routers
     replicas: int = 1
     work: str = ""  # the folder of temporary files
@@ -241,7 +241,7 @@ class Jobs:
         return not job.why and processes.on_other_host(job.host, self.alive(job))
 
     def ended(self, job: JobFile) -> HowEnded:
-        """How a job ended whose process is gone. One that is ``on_other_host`` may run."""
+        """Say how a job ended whose process is gone. One that is ``on_other_host`` may run."""
         remains, go_on = self._journal_of(job).remains()
         if not self.on_other_host(job):
             why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
@@ -284,13 +284,13 @@ class JournalFile:
 
         Nothing can go on with the job yet. Its own process calls this.
         """
-        _write(self._leftovers, known.model_dump(mode="json"))
+        _write(self._leftovers, known.model_dump(mode="json", by_alias=True))
 
     def keep(self, known: Kept, journal: "Journal") -> None:
         """Write what another process needs to go on with the job, readable for its owner alone."""
         from keyshift.lab.live.journal import journal_to_json  # all of a job: most commands do without it
 
-        _write(self._path, known.model_dump(mode="json") | journal_to_json(journal))
+        _write(self._path, known.model_dump(mode="json", by_alias=True) | journal_to_json(journal))
         self._leftovers.unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -89,8 +89,8 @@ def _has_leaders(left: Kept) -> bool:
 
 
 def _settings(left: Kept, backend: str) -> dict[str, Any]:
-    """What the job was given of its backend: where its stores are. Of all values a spec may not be possible any more:
-    a file is gone, code of a notebook needs a module that is not here, a newer keyshift refuses one.
+    """Return what the job was given of its backend: where its stores are. Of all values a spec may not be possible any
+    more: a file is gone, code of a notebook needs a module that is not here, a newer keyshift refuses one.
     """
     kind = backends.get(backend).settings
     given = {name.removeprefix("backend."): value for name, value in left.values.items()}
@@ -121,7 +121,7 @@ def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], 
 
 
 def _parts(endpoints: Endpoints, left: Kept, say: Say) -> dict[str, Callable[[], object]]:
-    """What the job may have left, by the words for it, and how it is deleted; each may be done twice."""
+    """List what the job may have left, by the words for it, and how it is deleted; each may be done twice."""
     run, jobs = left.run_id, _jobs(left)
     topics, roots = [*(each.topic for each in _inputs(left)), *map(results_of, jobs)], jobs
     if _has_leaders(left):

@@ -18,7 +18,7 @@ from keyshift.control.api import make_app
 from keyshift.control.background import RELEASE, StartOrder
 from keyshift.control.files import Jobs, Kept
 from keyshift.control.server import Server
-from keyshift.experiment.definitions import define_own
+from keyshift.experiment.definitions import define
 from keyshift.experiment.live_spec import anywhere, chosen_values, live_spec
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.ending import Ending
@@ -39,7 +39,7 @@ def run() -> None:
     starter = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - as long as the process
     order, alone = StartOrder.model_validate(json.loads(starter.readline())), threading.Event()
     threading.Thread(target=_obey, args=(starter, alone), name="keyshift-starter", daemon=True).start()
-    define_own(order.own)
+    define(order.parcels)
     entry, labs = _Entry(order, live_spec(order.values), alone), list[Lab]()
 
     def record(*arguments: Any) -> Manifest:
@@ -80,7 +80,7 @@ class _Entry(Keeper):
             run_id="",
             values=anywhere(order.values, spec),
             profile=order.profile,
-            own=order.own,
+            parcels=order.parcels,
             sources=spec.routers_of,
             replicas=spec.job.replicas,
         )

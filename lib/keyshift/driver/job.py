@@ -374,7 +374,7 @@ def _complete_restarts(stages: Sequence[LedStage], say: Callable[[Doing], None])
 
 
 def _came(stage: LedStage) -> dict[int, tuple[UnitCame, ...]]:
-    """What each slot has restored; all units, and now, if the attempt began without any state."""
+    """Return what each slot has restored; all units, and now, if the attempt began without any state."""
     if stage.config.restore is None:
         return all_came(stage.assignment, now_us())
     return {slot: said.units for slot, said in stage.ask.await_restored().items()}
@@ -391,7 +391,7 @@ def forget_attempts(config: JobConfig) -> None:
 
 
 def _unknown(left: Unfinished) -> int:
-    """How many versions behind the last known one another driver may have used."""
+    """Count the versions behind the last known one that another driver may have used."""
     return max(GAP, now_us() - left.assignment.version)
 
 

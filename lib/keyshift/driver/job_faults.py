@@ -124,6 +124,6 @@ class JobFaults:
 
 
 def first_slot_host(stage: LedStage) -> str:
-    """Where the executor is in which the first slot runs; empty between two batches. Raises ServiceUnavailable."""
+    """Find where the executor is in which the first slot runs; empty between two batches. Raises ServiceUnavailable."""
     address = stage.participant.read(nodes.ADDRESSES[0]) or ""
     return address.rpartition(":")[0]

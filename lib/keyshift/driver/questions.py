@@ -108,7 +108,7 @@ class Questions:
         progress: Callable[[], object] = lambda: None,
         within_s: float = math.inf,
     ) -> dict[int, T]:
-        """What each of ``slots`` answers in ``folder``."""
+        """Return what each of ``slots`` answers in ``folder``."""
         said = self.answers(folder, set(map(str, slots)), what, progress, within_s=within_s)
         return {int(slot): said[slot] for slot in sorted(said)}
 
@@ -119,7 +119,7 @@ class Questions:
         progress: Callable[[], object] = lambda: None,
         check: Callable[[], None] | None = None,
     ) -> dict[str, Saved]:
-        """What all that take part say of a savepoint or snapshot; see ``answers``. It may take as long as a slot
+        """Return what all that take part say of a savepoint or snapshot; see ``answers``. It may take as long as a slot
         writes.
         """
 
@@ -129,12 +129,12 @@ class Questions:
         return self.answers(nodes.saved(name), participants(self.attempt.config), what, moved, check)
 
     def writers(self) -> list[Writing]:
-        """What each slot that has ever written something down said last of it."""
+        """Read what each slot that has ever written something down said last of it."""
         said = self.attempt.participant.read_below(nodes.WRITING)
         return [said[slot] for slot in sorted(said)]
 
     def measure(self, within_s: float = math.inf, progress: Callable[[], object] = lambda: None) -> dict[int, Measured]:
-        """What each slot has seen since the attempt began. ``within_s``: a shorter deadline, for who only looks.
+        """Ask each slot what it has seen since the attempt began. ``within_s``: a shorter deadline, for who only looks.
 
         A slot whose batch is over answers in the next one, which others may keep it waiting for: see ``answers``.
         """
@@ -163,7 +163,7 @@ class Questions:
         return left
 
     def await_restored(self) -> dict[int, nodes.Restored]:
-        """What each slot says of the units that it has restored, as soon as it has all of them."""
+        """Return what each slot says of the units that it has restored, as soon as it has all of them."""
         progress = partial(self.attempt.participant.read_below, nodes.RESTORING)
         return self.by_slot(nodes.RESTORED, range(self.attempt.config.slots), "the restore", progress)
 
@@ -205,7 +205,7 @@ class Questions:
         return self.by_slot(nodes.copied(name), owners, "copying", lambda: (read(nodes.COPYING), read(nodes.RESTORING)))
 
     def copied_by_now(self) -> dict[int, nodes.CopiesClose]:
-        """What those owners measured whose copies, of those ordered last, are close by now."""
+        """Read what those owners measured whose copies, of those ordered last, are close by now."""
         if self._copying is None:
             return {}
         name, _ = self._copying

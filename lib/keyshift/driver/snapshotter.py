@@ -284,7 +284,7 @@ def capture(
 
 
 def _bytes(said: Mapping[str, Saved]) -> int:
-    """How many bytes were written."""
+    """Count the bytes that were written."""
     return sum(answer.bytes for answer in said.values() if isinstance(answer, SlotSaved))
 
 

@@ -147,7 +147,7 @@ def _of_ours_alone(master: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private() -> Iterator[None]:
-    """What is made inside, also by processes that are started inside, is for this user alone.
+    """Keep what is made inside, also by processes that are started inside, for this user alone.
 
     Spark asks for no secret on its Unix domain sockets, and unpickles what comes: who may open one has us run code.
     """
@@ -187,7 +187,7 @@ def stop_spark(spark: SparkSession | SparkContext) -> None:
 
 
 def why_failed(error: Exception) -> str:
-    """What ``error`` says, in one line: Java's says first what was called. The JVM is asked, and may be gone."""
+    """Say in one line what ``error`` says: Java's says first what was called. The JVM is asked, and may be gone."""
     try:
         lines = str(error).splitlines()
     except JVM_GONE:
@@ -367,7 +367,7 @@ class RunningQuery(Protocol):
         """Whether it is under way."""
 
     def exception(self) -> object | None:
-        """Why it has ended; None if it was stopped."""
+        """Say why it has ended; None if it was stopped."""
 
     def stop(self) -> None:
         """Stop it where it is."""

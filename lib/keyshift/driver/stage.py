@@ -141,8 +141,8 @@ class LedStage:
         self._notes += map(self.note, log.notes)
 
     def unfinished(self, decided: Assignment) -> Unfinished:
-        """What is left to the next attempt; between ``end`` and ``leave``. ``decided``: the newest assignment that the
-        coordinator had, of which nobody may know whether it was published. Raises ServiceUnavailable.
+        """Return what is left to the next attempt; between ``end`` and ``leave``. ``decided``: the newest assignment
+        that the coordinator had, of which nobody may know whether it was published. Raises ServiceUnavailable.
         """
         newest = max(self.history.assignments[-1], decided, key=lambda each: each.version)
         self.history.cancel_behind(newest.version)

@@ -61,7 +61,7 @@ class Migration(TypedDict):
 
 
 def outcome_said(migration: Migration) -> str:
-    """What came of it, and why."""
+    """Say what came of it, and why."""
     why = migration.get("why")  # a process that has begun before this field was there does not tell it
     return f"{migration['outcome']}: {why}" if why else migration["outcome"]
 

@@ -37,7 +37,7 @@ def loads_of(
 
 
 def routers_of(sources: Sequence[Source], routers: int, source_routers: str) -> dict[str, int]:
-    """How many routers read each of ``sources``; see the parameters of these names. Raises BadInput."""
+    """Return how many routers read each of ``sources``; see the parameters of these names. Raises BadInput."""
     names = [source.name for source in sources]
     what = f"a number of routers from 1 to {MOST_ROUTERS}, e.g. {names[-1]}:1"
     given = by_name("source_routers", source_routers, "source", names, int, 1, MOST_ROUTERS, what)
@@ -72,7 +72,7 @@ def check_injectors(injectors: int, routers: int) -> None:
 def schedules_of(
     workload: Workload, routers: Mapping[str, int], loads: Sequence[SourceLoad], load_s: float
 ) -> Iterator[tuple[Source, Schedule]]:
-    """When the events of each source are due, in microseconds since the start of a load of ``load_s`` seconds."""
+    """Say when the events of each source are due, in microseconds since the start of a load of ``load_s`` seconds."""
     for source, load in zip(workload.sources, loads, strict=True):
         yield source, Schedule(0, load_s, load.rate, routers[source.name], load.steps)
 

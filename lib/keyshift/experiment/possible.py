@@ -132,5 +132,5 @@ class Rehearsal:
 
 
 def _slots(target: Target) -> int:
-    """How many slots there have to be for ``target``."""
+    """Count the slots that there have to be for ``target``."""
     return target if isinstance(target, int) else 1 + max(target.values(), default=-1)

@@ -127,7 +127,7 @@ def _conflicts(job: JobPart, unsettled: tuple[str, ...]) -> Iterator[str]:
 
 
 def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
-    """Why this cannot move: all replicas make the same plan, each by itself, and do all of it."""
+    """Say why this cannot move: all replicas make the same plan, each by itself, and do all of it."""
     trigger, known = scenario.trigger, ", ".join((NOTHING_MOVES, *PLANNED_ALIKE))
     if trigger == NOTHING_MOVES:
         return
@@ -147,9 +147,9 @@ def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
 
 
 def _of_moves_apart(job: JobPart, hits: Sequence[Fault], stages: Sequence[str]) -> Iterator[str]:
-    """Why replicas cannot move one after the other. A slot of another stage would get the events of a key from other
-    senders, and in another order. So would a slot from a leader: what is ordered are rows of the slot, and another one
-    has those of a unit that has moved.
+    """Say why replicas cannot move one after the other. A slot of another stage would get the events of a key from
+    other senders, and in another order. So would a slot from a leader: what is ordered are rows of the slot, and
+    another one has those of a unit that has moved.
     """
     what = f"replicas_move = {job.replicas_move}"
     if orderings.get(job.ordering).leads:

@@ -81,8 +81,8 @@ Change = ScaleTo | Shuffle | Balance | BalanceZipf | Back | Map
 
 
 def target_of(change: Change, groups: Assignment, load: Sequence[float], begin: Assignment) -> Assignment:
-    """Where ``change`` leads from ``groups``. ``load``: of each key group. ``begin``: where all were before the first
-    change. Raises BadInput if it is not possible.
+    """Compute where ``change`` leads from ``groups``. ``load``: of each key group. ``begin``: where all were before the
+    first change. Raises BadInput if it is not possible.
     """
     match change:
         case ScaleTo(slots):
@@ -220,7 +220,7 @@ class ScenarioPart(BaseModel):
             )
 
     def slot_of_group(self) -> dict[int, int]:
-        """What ``moves`` says. Raises BadInput."""
+        """Read what ``moves`` says. Raises BadInput."""
         return slot_of_group("moves", self.moves, "trigger map needs group:slot pairs, e.g. 0:3,7:1")
 
     def changes(self, skew: float, slots: int) -> list[Change]:
@@ -255,8 +255,8 @@ class ScenarioPart(BaseModel):
         return Map(self.slot_of_group(), slots)
 
     def faults(self) -> list[Fault]:
-        """What ``fault`` says. Phases count in the first attempt: if the query dies in one, none has others. Raises
-        BadInput.
+        """Read what ``fault`` says. Phases count in the first attempt: if the query dies in one, none has others.
+        Raises BadInput.
         """
         found = faults.parse(self.fault)
         in_phases = [fault for fault in found if fault.phase]
@@ -268,7 +268,7 @@ class ScenarioPart(BaseModel):
         return found
 
     def every_fault(self) -> list[Fault]:
-        """What ``fault`` says, and what the commands of ``script`` ask for. Raises BadInput."""
+        """Read what ``fault`` says, and what the commands of ``script`` ask for. Raises BadInput."""
         asked = (command for _, command in self.commands())
         return [*self.faults(), *(faults.parse_now(each.fault) for each in asked if isinstance(each, InjectFault))]
 
@@ -278,11 +278,11 @@ class ScenarioPart(BaseModel):
         return ", ".join(f"{name} = {said}" for name in ("fault", "script") if (said := getattr(self, name)))
 
     def commands(self) -> list[At[Command]]:
-        """What ``script`` says, in the order of the times. Raises BadInput."""
+        """Read what ``script`` says, in the order of the times. Raises BadInput."""
         return script_of([line for line in self.script.split(";") if line.strip()])
 
     def actions(self, changes: Sequence[Change]) -> list[At[Action]]:
-        """What happens to the job, and when, in this order; seconds of measured time. Raises BadInput."""
+        """List what happens to the job, and when, in this order; seconds of measured time. Raises BadInput."""
         timed = ((self.trigger_s if fault.phase == STEADY else fault.at_s, fault) for fault in self.faults())
         actions: list[At[Action]] = [At(at_s, fault) for at_s, fault in timed if at_s is not None]
         if self.trigger == "script":

@@ -260,7 +260,8 @@ class RunSpec:
     def target(
         self, current: Assignment, change: Change | None = None, heat: Sequence[float] = (), stage: str | None = None
     ) -> Assignment:
-        """Where ``change`` leads from ``current``, both in units; without one, the first change of the scenario.
+        """Compute where ``change`` leads from ``current``, both in units; without one, the first change of the
+        scenario.
 
         ``heat``: records/s of each unit; without it all are alike. ``stage``: whose units they are; None: as in
         ``start``. Raises BadInput if that is not possible.
@@ -324,7 +325,7 @@ def require_rows(spec: RunSpec, frame_ms: float) -> None:
 
 
 def _without_snapshots(spec: RunSpec) -> str:
-    """Why no snapshot is taken, and what helps; empty if some are."""
+    """Say why no snapshot is taken, and what helps; empty if some are."""
     if not spec.job.takes_snapshots:
         return "no snapshots are taken; set snapshot_s, and no replicas"
     if not spec.lasts and spec.job.snapshot_s >= spec.run.load_s:

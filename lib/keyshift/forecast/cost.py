@@ -60,14 +60,14 @@ class _Source:
 
 
 def event_us(workload: Workload) -> float:
-    """What an event takes of its slots, in microseconds: the CPU of its computation, measured here once, and the time
-    that it is told to take (``told_us``).
+    """Return what an event takes of its slots, in microseconds: the CPU of its computation, measured here once, and the
+    time that it is told to take (``told_us``).
     """
     return _computation_us(_alone(workload)) + _told_us(workload)
 
 
 def event_cpu_us(workload: Workload) -> float:
-    """What of ``event_us`` takes a core: not what an event waits."""
+    """Return what of ``event_us`` takes a core: not what an event waits."""
     return _computation_us(_alone(workload)) + _told_cpu_us(workload)
 
 

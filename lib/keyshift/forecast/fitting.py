@@ -180,7 +180,7 @@ def _typical(run: MeasuredRun) -> dict[str, float]:
 
 
 def _restarts(runs: Sequence[MeasuredRun], table: _CostTable) -> list[float]:
-    """What a restart takes, and each byte of it; NaN unless their state is of different sizes."""
+    """Fit what a restart takes, and each byte of it; NaN unless their state is of different sizes."""
     sizes = pd.Series([float(run.migration["bytes"].sum()) for run in runs], dtype="float64")
     if len(runs) < 2 or sizes.max() < SIZES * max(sizes.min(), 1.0):
         return [nan, nan]

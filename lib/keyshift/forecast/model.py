@@ -17,7 +17,7 @@ LEVELS = (np.arange(200) + 0.5) / 200  # of the quantiles of latency
 
 
 def _cost(meaning: str, unit: str) -> dict[str, str]:
-    """What a cost is, and the unit in which it reads well."""
+    """Say what a cost is, and the unit in which it reads well."""
     return {"meaning": meaning, "unit": unit}
 
 

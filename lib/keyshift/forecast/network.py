@@ -25,7 +25,7 @@ class Network:
         self._hosts, self._host_slots = hosts, cluster.host_slots
 
     def ends_s(self, moves: Sequence[Move], sizes: Floats, asked: Floats | None = None) -> Floats:
-        """When each unit is in place, in seconds from when all streams begin, shape (moves,).
+        """Compute when each unit is in place, in seconds from when all streams begin, shape (moves,).
 
         A stream from slot to slot sends one unit after the other, as they come; or what was ``asked`` for last first.
         ``sizes``: bytes of each unit. Half of the core seconds that it costs are on each side.

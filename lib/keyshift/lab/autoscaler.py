@@ -114,8 +114,8 @@ class Autoscaler:
         )
 
     def _stages(self, measured: Mapping[str, Mapping[int, Measured]]) -> Iterator[StageLook]:
-        """What the slots of each stage have done. What a stage passes on is what the next one got, from the start on:
-        a backlog between them hides less of that, the longer they run.
+        """Give what the slots of each stage have done. What a stage passes on is what the next one got, from the start
+        on: a backlog between them hides less of that, the longer they run.
         """
         owners, before = self._system.owners, self._work
         self._work = {name: _work(slots) for name, slots in measured.items()}
@@ -165,7 +165,9 @@ def _work(slots: Mapping[int, Measured]) -> StageWork:
 
 
 def _done(work: StageWork, before: StageWork, owners: Collection[int]) -> StageLook:
-    """What the slots of a stage have done; nothing, if they do not go on from before: the system was started anew."""
+    """Compute what the slots of a stage have done; nothing, if they do not go on from before: the system was started
+    anew.
+    """
     goes_on = all(slot in work and work[slot][0] >= records for slot, (records, _) in before.items())
     if not before or not goes_on:
         return StageLook(len(owners), 0.0, 0.0)

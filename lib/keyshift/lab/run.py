@@ -102,7 +102,7 @@ class Lab:
                 self._live.give_up()
 
     def load_cost(self, again: bool = False) -> costs.LoadCost:
-        """What a load costs on this machine: kept in the state folder, else (or ``again``) measured now.
+        """Return what a load costs on this machine: kept in the state folder, else (or ``again``) measured now.
 
         That takes about twenty seconds. What is measured while others take much is for this lab only. Executors have
         to be on this machine, too. Raises KeyshiftError if that job dies.
@@ -181,8 +181,8 @@ class Lab:
                 store.require_of(name, spec.workload)
 
     def restart_slots(self, spec: RunSpec) -> dict[str, int]:
-        """How many slots of each stage a restart of the job of ``spec`` may lead to, all stages alike: as many of the
-        ``wanted_slots`` as there are cores for, since all routers and slots need one at once.
+        """Compute how many slots of each stage a restart of the job of ``spec`` may lead to, all stages alike: as many
+        of the ``wanted_slots`` as there are cores for, since all routers and slots need one at once.
         """
         spark = self._spark_profile
         cores = spark.executors * spark.cores if spark.on_kubernetes else self._cores

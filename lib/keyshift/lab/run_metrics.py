@@ -71,7 +71,9 @@ def states_at(now: Activity) -> dict[str, bool]:
 
 
 def _offered_rate(feed: Feed) -> int:
-    """How many events came in the last second of which the generators have told; none behind the end of the load."""
+    """Count the events that came in the last second of which the generators have told; none behind the end of the
+    load.
+    """
     told = list(feed.progress)[-2:] if feed.offered is None else []
     return told[-1].events - told[0].events if told else 0
 
@@ -110,7 +112,7 @@ def _write(metrics: RunMetrics, home: Path, ended: threading.Event, say: Say) ->
 
 
 def of_runs(home: Path) -> Iterator[Metric]:
-    """What runs under way tell in files of the state folder ``home``, each metric once. Raises OSError."""
+    """Collect what runs under way tell in files of the state folder ``home``, each metric once. Raises OSError."""
     found: dict[str, Metric] = {}
     for file in _files(home):
         with suppress(OSError):  # it has ended meanwhile

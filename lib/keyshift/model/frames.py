@@ -123,7 +123,7 @@ def decode(value: Any, expected: pa.Schema) -> tuple[pa.RecordBatch, Facts]:
 
 
 def row_count(value: Any) -> int:
-    """How many rows a frame has, whatever its columns are."""
+    """Count the rows of a frame, whatever its columns are."""
     return int(pa.ipc.open_stream(value).read_next_batch().num_rows)
 
 

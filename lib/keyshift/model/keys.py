@@ -58,7 +58,7 @@ class SomeUnits(NamedTuple):
     ranges: Sequence[tuple[int, int]]
 
     def have(self, units: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Which of ``units`` are among them."""
+        """Find which of ``units`` are among them."""
         units, found = np.asarray(units), np.zeros(len(units), np.bool_)
         for first, end in self.ranges:
             found |= (first <= units) & (units < end)
@@ -144,7 +144,7 @@ class Assignment:
         return Assignment(self.version, tuple(slot for slot in self.owner for _ in range(bins)))
 
     def moves_to(self, target: "Assignment") -> tuple[Move, ...]:
-        """What has to move to reach ``target``, ascending by unit."""
+        """List what has to move to reach ``target``, ascending by unit."""
         return tuple(
             Move(UnitId(unit), here, there)
             for unit, (here, there) in enumerate(zip(self.owner, target.owner, strict=True))

@@ -167,7 +167,7 @@ def restart_record(
 
 
 def all_came(owners: Assignment, at_us: int) -> dict[int, tuple[UnitCame, ...]]:
-    """What came to each slot, if all units did at once."""
+    """Return what came to each slot, if all units did at once."""
     return {slot: tuple(UnitCame(unit, at_us, at_us) for unit in owners.units_of(slot)) for slot in set(owners.owner)}
 
 

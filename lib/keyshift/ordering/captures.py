@@ -55,5 +55,5 @@ class Captures:
 
 
 def _delivered(channel: Channel) -> int:
-    """How many of the elements that have come were delivered."""
+    """Count the elements that have come and were delivered."""
     return channel.elements - len(channel.waiting)

@@ -128,7 +128,7 @@ def _still(spec: PeerSpec) -> PeerSpec:
 
 
 def _also(engines: Collection[str]) -> list[str]:
-    """What ``engines`` start beside the services."""
+    """Name what ``engines`` start beside the services."""
     return ["Flink"] if {*flink_run.QUERIES} & {*engines} else []
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.driver.spark import start_query, why_ended
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import NO_VERSION, Assignment, SlotId, Version, units_of
+from keyshift.model.keys import NO_VERSION, Assignment, SlotId, UnitId, Version, units_of
 from keyshift.model.markers import SlotMarker, SlotStarted
 from keyshift.runtime.arrow import by_slot
 from keyshift.runtime.row import DATA, Row
@@ -71,7 +71,7 @@ def operating(config: JobConfig, slot: int) -> AnswerRow:
     """Give the stage's operator over the units of ``slot``, in memory."""
     operator, schema, results = config.make_stage().operator(), slot_schema(config), result_schema(config.make_stage())
     store = MemoryStore("", operator.state_schema, None)
-    states: dict[int, UnitState] = {unit: store.unit(unit) for unit in assignment(config).units_of(SlotId(slot))}
+    states: dict[UnitId, UnitState] = {unit: store.unit(unit) for unit in assignment(config).units_of(SlotId(slot))}
     for unit, state in states.items():
         operator.initial(unit, state)
 
@@ -125,8 +125,8 @@ def slot_schema(config: JobConfig) -> pa.Schema:
 
 
 def assignment(config: JobConfig) -> Assignment:
-    """Who owns which unit, from the beginning to the end: those who own it first in the job that can migrate, or under
-    skew other slots would have the hot units.
+    """Say who owns which unit, from the beginning to the end: those who own it first in the job that can migrate, or
+    under skew other slots would have the hot units.
     """
     return Assignment.contiguous(config.key_groups, config.slots, VERSION).by_bin(config.bins)
 

@@ -157,7 +157,7 @@ class SparkQuery(CountingQuery):
             raise ServiceUnavailable(f"Spark's batch does not end in {BATCH_S:g} s")
 
     def _completed(self) -> int:
-        """How many events are in complete batches."""
+        """Count the events in complete batches."""
         self.require_alive()
         assert self._query is not None
         for progress in reversed(self._query.recentProgress):

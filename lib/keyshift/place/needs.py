@@ -68,13 +68,13 @@ class Needs:
     servers: tuple[str, ...] = ()
 
     def __or__(self, other: "Needs") -> "Needs":
-        """What is enough for both, one after the other."""
+        """Return what is enough for both, one after the other."""
         most = Needs(*map(max, astuple(self), astuple(other)))
         return replace(most, servers=tuple(dict.fromkeys((*self.servers, *other.servers))))
 
 
 def needs_of(spec: RunSpec) -> Needs:
-    """What a run needs: each replica has all of the job's tasks and state. State in files takes no memory."""
+    """Compute what a run needs: each replica has all of the job's tasks and state. State in files takes no memory."""
     replicas, backend = spec.job.replicas, backends.get(spec.backend.name)
     in_slots = others = 0
     if isinstance(workload := spec.workload, Keyed):
@@ -99,12 +99,14 @@ def needs_of(spec: RunSpec) -> Needs:
 
 
 def kept_bytes(spec: RunSpec) -> int:
-    """What a notebook keeps of a run and its repetitions until it ends, about: the latency of each event."""
+    """Estimate what a notebook keeps of a run and its repetitions until it ends: the latency of each event."""
     return int(_events(spec, spec.run.load_s) * spec.run.repetitions * KEPT_BYTES)
 
 
 def verdict_bytes(spec: RunSpec, load_s: float) -> int:
-    """What the driver has of all events of ``load_s`` seconds of a run's load when they are judged together, about."""
+    """Estimate what the driver has of all events of ``load_s`` seconds of a run's load when they are judged
+    together.
+    """
     events = _events(spec, load_s)
     if spec.workload.only(ALL_UNITS) is None:
         return int(events * JUDGED_BYTES)

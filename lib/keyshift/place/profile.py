@@ -117,7 +117,7 @@ class SparkProfile(BaseModel):
         return int(self.memory_overhead[:-1]) << 10 * ("kmgt".index(self.memory_overhead[-1]) + 1)
 
     def certificate(self) -> Certificate | None:
-        """What slots prove who they are with; None without. Raises BadInput if the files do not have it."""
+        """Read what slots prove who they are with; None without. Raises BadInput if the files do not have it."""
         files = self.flight_certificate, self.flight_key
         if files == ("", ""):
             return None

@@ -47,7 +47,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_yaml(what: str, path: Path) -> Any:
-    """What is in the file. ``what``: the file, in words. Raises BadInput, one line."""
+    """Read what is in the file. ``what``: the file, in words. Raises BadInput, one line."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except RecursionError:

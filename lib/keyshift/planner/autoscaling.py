@@ -97,7 +97,7 @@ class ScalingPolicy:
     # -- after a migration --------------------------------------------------------------------------------------------
 
     def _disturbed(self, look: Look) -> str:
-        """Why what was seen cannot be used; empty if it can."""
+        """Say why what was seen cannot be used; empty if it can."""
         somebody_moved, self._migrated_at_s = look.migrated_at_s != self._migrated_at_s, look.migrated_at_s
         move = self._move
         if (move is None or move.ended_s is not None) and (look.migrating or somebody_moved):  # also in a cool-down

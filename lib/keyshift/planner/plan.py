@@ -98,7 +98,7 @@ def _is_step(step: object) -> bool:
 def _nonsense(
     move: Move, units: int, slots: Set[SlotId], needed: Mapping[UnitId, Move], done: Mapping[UnitId, int]
 ) -> str:
-    """Why ``move`` must not be made; empty if it may. ``done``: the step of each unit that has moved."""
+    """Say why ``move`` must not be made; empty if it may. ``done``: the step of each unit that has moved."""
     if move.unit not in range(units):
         return f"there is no such unit, they are 0 to {units - 1}"
     for slot in (move.source, move.destination):

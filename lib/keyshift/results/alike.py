@@ -20,8 +20,8 @@ def fixed(row: Any, free: Collection[str] = FREE) -> dict[str, Any]:
 
 
 def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why rows of runs (``store.row_of``) cannot be compared: names of parameters that are not free to differ, and of
-    ``MADE_BY``.
+    """Say why rows of runs (``store.row_of``) cannot be compared: names of parameters that are not free to differ, and
+    of ``MADE_BY``.
     """
     every = [fixed(row) | {name: row[name] for name in MADE_BY} for row in rows]
     names = dict.fromkeys(name for each in every for name in each)

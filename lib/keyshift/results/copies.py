@@ -22,7 +22,7 @@ def by_unit(results: pd.DataFrame, key_groups: int, bins: int) -> pd.DataFrame:
 
 
 def behind(results: pd.DataFrame, turns: Mapping[int, int]) -> "pd.Series[bool]":
-    """Which ``results`` are behind these turns of their slots; all of a slot that has none."""
+    """Find which ``results`` are behind these turns of their slots; all of a slot that has none."""
     return results["slot_turn"] > results["slot"].map(turns).fillna(-1)  # type: ignore[no-any-return]
 
 
@@ -60,10 +60,10 @@ def unlike(firsts: pd.DataFrame, copies: pd.DataFrame, of: str = SLOT) -> Iterat
 
 
 def repeated(results: pd.DataFrame, restarts_us: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Which results of events count for nothing, as the job that gave them went on from a checkpoint before them and
-    has given them once more: all but the last of an event, which belongs to the state that was kept. ``restarts_us``:
-    when it did so. What came more often than it had restarted by then is not among them: it is a mistake. Values may
-    differ, as events of two routers may meet in another order.
+    """Find which results of events count for nothing, as the job that gave them went on from a checkpoint before them
+    and has given them once more: all but the last of an event, which belongs to the state that was kept.
+    ``restarts_us``: when it did so. What came more often than it had restarted by then is not among them: it is a
+    mistake. Values may differ, as events of two routers may meet in another order.
     """
     of_event = ["router", "offset", "position"]
     found = np.zeros(len(results), bool)

@@ -30,7 +30,7 @@ def unit(column: str) -> str:
 
 
 def meaning(table: str, column: str) -> str:
-    """What a column of a table, or of ``runs``, means. Raises KeyError for a column that is not known."""
+    """Return what a column of a table, or of ``runs``, means. Raises KeyError for a column that is not known."""
     if column.startswith(PHASE):
         return f"phase of the migration: {column.removeprefix(PHASE)}; docs/results.md"
     if column.startswith(PARAMETER):

@@ -85,7 +85,7 @@ class Exported(NamedTuple):
 
 
 def read_export(folder: Path) -> Exported:
-    """What is in an exported ``folder``, checked against the schemas. Raises BadInput that names what is wrong."""
+    """Read what is in an exported ``folder``, checked against the schemas. Raises BadInput that names what is wrong."""
     found = Exported(folder, _kind(folder), list(_manifests(folder)), {})
     if again := [run_id for run_id, times in Counter(m.run_id for m in found.manifests).items() if times > 1]:
         raise BadInput(f"manifests.jsonl has run {again[0]} more than once")

@@ -65,9 +65,9 @@ def metrics_table(
     trigger_us: int,
     replica: int = 0,
 ) -> pa.Table:
-    """What was sampled, measured and told of each second. ``measures``: of each stage, what each slot of the
-    ``replica`` measured until ``measured_at``. ``seconds``: what the collector said of each. Times in seconds since the
-    epoch.
+    """Make the table of what was sampled, measured and told of each second. ``measures``: of each stage, what each slot
+    of the ``replica`` measured until ``measured_at``. ``seconds``: what the collector said of each. Times in seconds
+    since the epoch.
     """
     rows: list[dict[str, Any]] = []
 

@@ -46,7 +46,7 @@ class Index:
         self._write({run_id: (now_us(), None)})
 
     def rows(self, runs: Collection[str]) -> dict[str, IndexRow | None]:
-        """What is known of each of ``runs``, by its id; None of one that is to be looked at.
+        """Return what is known of each of ``runs``, by its id; None of one that is to be looked at.
 
         Writes a page if many objects are there. What is not of ``runs`` is left out of it.
         """

@@ -43,7 +43,7 @@ def page_of(manifest: Manifest, tables: RunTables) -> str:
 
 
 def tables_of(store: ResultStore, manifest: Manifest) -> RunTables:
-    """What figures are drawn from; nothing of a run that died."""
+    """Read what figures are drawn from; nothing of a run that died."""
     return store.get_tables(manifest.run_id) if manifest.summary else {}
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyshift.model.keys import Assignment, Version, units_of
+from keyshift.model.keys import Assignment, UnitId, Version, units_of
 from keyshift.runtime.operator import Origin
 from keyshift.runtime.row import Row
 from keyshift.state import UnitState
@@ -17,8 +17,8 @@ from keyshift.workloads import KeyedStage
 def by_slot(
     slot_of: npt.NDArray[np.integer[Any]], slots: int, in_order: Callable[[npt.NDArray[np.intp]], pa.RecordBatch]
 ) -> dict[int, bytes]:
-    """What each slot gets of some rows, as bytes, if it gets any. ``slot_of``: the slot of each row; ``in_order`` gives
-    the rows in the order of these places.
+    """Give what each slot gets of some rows, as bytes, if it gets any. ``slot_of``: the slot of each row; ``in_order``
+    gives the rows in the order of these places.
     """
     order = np.argsort(slot_of, kind="stable")
     edges = np.searchsorted(slot_of[order], np.arange(slots + 1))
@@ -88,7 +88,7 @@ class ArrowOperator:
         self.uses_time = self._operator.uses_time
         self._events, self._results = events, results
 
-    def initial(self, unit: int, state: UnitState) -> None:  # noqa: D102
+    def initial(self, unit: UnitId, state: UnitState) -> None:  # noqa: D102
         self._operator.initial(unit, state)
 
     def events(self, payload: pa.Buffer | bytes) -> pa.RecordBatch:  # noqa: D102
@@ -103,7 +103,7 @@ class ArrowOperator:
     def nbytes(self, events: pa.RecordBatch) -> int:  # noqa: D102
         return events.nbytes  # type: ignore[no-any-return]
 
-    def by_unit(self, events: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:  # noqa: D102
+    def by_unit(self, events: pa.RecordBatch) -> Iterator[tuple[UnitId, pa.RecordBatch]]:  # noqa: D102
         units = events["unit"].to_numpy()
         order = np.argsort(units, kind="stable")
         sorted_ = events.take(pa.array(order))
@@ -122,7 +122,7 @@ class ArrowOperator:
         return pa.concat_batches(parts)
 
     def process(  # noqa: D102
-        self, events: pa.RecordBatch, origin: Origin, state_of: Callable[[int], UnitState]
+        self, events: pa.RecordBatch, origin: Origin, state_of: Callable[[UnitId], UnitState]
     ) -> pa.RecordBatch:
         if self._placed:
             _, version, _ = origin

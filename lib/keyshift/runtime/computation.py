@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from keyshift.model.keys import Version
+from keyshift.model.keys import UnitId, Version
 from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime.key_access import KeyAccess
 from keyshift.runtime.operator import FrameOperator, WaitingRecord, Where
@@ -34,7 +34,7 @@ class Computation(Generic[Events, Result]):
         machine: SlotMachine[WaitingRecord[Events]],
         keys: KeyAccess[Events],
         store: Store,
-        states: dict[int, UnitState],
+        states: dict[UnitId, UnitState],
         units: int,
     ) -> None:
         self._operator, self._machine, self._keys = operator, machine, keys
@@ -45,13 +45,13 @@ class Computation(Generic[Events, Result]):
         self._timers_at_us = 0
         self.heat = np.zeros(units, np.int64)  # records of each unit so far
 
-    def begin(self, unit: int) -> None:
+    def begin(self, unit: UnitId) -> None:
         """Begin with ``unit``, which is here from the beginning of the job."""
         self._states[unit] = self._store.unit(unit)
         self._operator.initial(unit, self._states[unit])
         self.came(unit)
 
-    def came(self, unit: int) -> None:
+    def came(self, unit: UnitId) -> None:
         """Take note that the state of ``unit`` is here from now on."""
         self._agenda.note(unit, self._states[unit].timers)
 
@@ -59,7 +59,7 @@ class Computation(Generic[Events, Result]):
         """Tell the store that the states are about to be written down."""
         self._store.checkpoint()
 
-    def left(self, unit: int) -> None:
+    def left(self, unit: UnitId) -> None:
         """Forget ``unit``, whose state is not here any more."""
         self._agenda.forget(unit)
 
@@ -101,13 +101,13 @@ class Computation(Generic[Events, Result]):
 
     def _used(self, events: Events, units: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[UnitState, Collection[int]]]:
         """The states and keys of ``events``."""
-        keys: dict[int, set[int]] = {}
+        keys: dict[UnitId, set[int]] = {}
         for unit, key in zip(units.tolist(), self._operator.keys(events).tolist(), strict=True):
             keys.setdefault(unit, set()).add(key)  # a unit has few events: numpy takes longer
         for unit, some in keys.items():
             yield self._state_of(unit), some
 
-    def _advance(self, watermarks: dict[int, int], now_us: int) -> list[Result]:
+    def _advance(self, watermarks: dict[UnitId, int], now_us: int) -> list[Result]:
         """Bring these units to their watermark, and to processing time ``now_us``. Gives results of their timers."""
         due: dict[Version, list[UnitState]] = {}  # the slot owns them under one of two versions
         for unit, watermark in watermarks.items():
@@ -139,7 +139,7 @@ class Computation(Generic[Events, Result]):
             self._agenda.note(unit, self._states[unit].timers)
         return results
 
-    def _state_of(self, unit: int) -> UnitState:
+    def _state_of(self, unit: UnitId) -> UnitState:
         state = self._states.get(unit)
         if state is None:  # only a deliberate fault gets here: it works on nothing
             state = self._states[unit] = self._store.unit(unit)

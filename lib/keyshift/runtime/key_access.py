@@ -59,14 +59,14 @@ class KeyAccess(Generic[Events]):
     def __init__(
         self,
         operator: FrameOperator[Events, Any],
-        states: dict[int, UnitState],
+        states: dict[UnitId, UnitState],
         absent: AbsentKeys[WaitingRecord[Events]] | None = None,
     ) -> None:
         self._operator, self._states = operator, states
         self._absent: AbsentKeys[WaitingRecord[Events]] = absent or AbsentKeys()
-        self._homes: dict[int, Home] = {}
+        self._homes: dict[UnitId, Home] = {}
         # If time counts, records wait in the order of their unit: for their own key, or that of a timer that is due.
-        self._stalled: dict[int, deque[WaitingRecord[Events]]] = {}
+        self._stalled: dict[UnitId, deque[WaitingRecord[Events]]] = {}
         self._stalled_bytes = 0
         # Keys whose value at home is old, with the numbers of their last changes; an errand to write them is queued.
         self._unwritten: dict[Stay, ChangeNumbers] = {}
@@ -118,15 +118,15 @@ class KeyAccess(Generic[Events]):
             return events
         return self._operator.filter(events, ready) if ready.any() else None
 
-    def may_advance(self, unit: int, watermark: int, now_us: int) -> bool:
+    def may_advance(self, unit: UnitId, watermark: int, now_us: int) -> bool:
         """Whether no record of ``unit`` waits, and the keys of all timers that are due are here (asked for if not)."""
         return unit not in self._stalled and not self._misses_timers(unit, watermark, now_us)
 
-    def _misses_timers(self, unit: int, watermark: int, now_us: int) -> bool:
+    def _misses_timers(self, unit: UnitId, watermark: int, now_us: int) -> bool:
         timers = self._states[unit].timers
         return self._lacks(unit, timers.keys_due(EVENT, watermark) | timers.keys_due(PROCESSING, now_us))
 
-    def _lacks(self, unit: int, keys: AbstractSet[int]) -> bool:
+    def _lacks(self, unit: UnitId, keys: AbstractSet[int]) -> bool:
         """Whether any of ``keys`` is elsewhere; then it is asked for."""
         if unit not in self._absent:
             return False
@@ -135,7 +135,7 @@ class KeyAccess(Generic[Events]):
             self._absent.want(unit, key)
         return bool(missing)
 
-    def used(self, units: Iterable[int]) -> None:
+    def used(self, units: Iterable[UnitId]) -> None:
         """Write back what changed in these units, which were worked on, of keys that live elsewhere."""
         for unit in units:
             home = self._homes.get(unit)
@@ -160,7 +160,7 @@ class KeyAccess(Generic[Events]):
             self._rests[home.stay] = None
             self.errands.append(Errand(home, "rest"))
 
-    def drain(self, most: int, now_us: int) -> tuple[list[WaitingRecord[Events]], list[int]]:
+    def drain(self, most: int, now_us: int) -> tuple[list[WaitingRecord[Events]], list[UnitId]]:
         """Records to be processed now and in this order, about ``most``; and the units that are whole after them."""
         if not self._homes:
             return [], []
@@ -181,7 +181,7 @@ class KeyAccess(Generic[Events]):
             self.errands.append(Errand(home, "drop"))
         return records, whole
 
-    def _waits(self, unit: int, record: WaitingRecord[Events], now_us: int) -> bool:
+    def _waits(self, unit: UnitId, record: WaitingRecord[Events], now_us: int) -> bool:
         events, (*_, watermark) = record
         keys = set(self._operator.keys(events).tolist())
         return self._lacks(unit, keys) or self._misses_timers(unit, watermark, now_us)
@@ -222,7 +222,7 @@ class KeyAccess(Generic[Events]):
         return home.mode.transfer == "access"
 
     def rests(self, stays: Iterable[Stay]) -> list[tuple[Stay, int | None]]:
-        """Which of the rests are still to come, and behind which key."""
+        """Find which of the rests are still to come, and behind which key."""
         return [(stay, self._rests[stay]) for stay in stays if stay in self._rests]
 
     def rest_arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.KeyValue], last: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from keyshift.model.keys import Version
+from keyshift.model.keys import UnitId, Version
 from keyshift.state import UnitState
 
 Events = TypeVar("Events")
@@ -21,7 +21,7 @@ class FrameOperator(Protocol[Events, Result]):
 
     uses_time: bool  # see ``workloads.Operator``
 
-    def initial(self, unit: int, state: UnitState) -> None:
+    def initial(self, unit: UnitId, state: UnitState) -> None:
         """Fill the state that ``unit`` has before the first event."""
 
     def events(self, payload: Any) -> Events:
@@ -36,7 +36,7 @@ class FrameOperator(Protocol[Events, Result]):
     def nbytes(self, events: Events) -> int:
         """Memory of these events."""
 
-    def by_unit(self, events: Events) -> Iterator[tuple[int, Events]]:
+    def by_unit(self, events: Events) -> Iterator[tuple[UnitId, Events]]:
         """The events of each unit, in their order; units ascending."""
 
     def one_by_one(self, events: Events) -> Iterator[Events]:
@@ -48,7 +48,7 @@ class FrameOperator(Protocol[Events, Result]):
     def together(self, parts: Sequence[Events]) -> Events:
         """Join events, one after the other."""
 
-    def process(self, events: Events, origin: Origin, state_of: Callable[[int], UnitState]) -> Result:
+    def process(self, events: Events, origin: Origin, state_of: Callable[[UnitId], UnitState]) -> Result:
         """Results of ``events``. Their units have come to the time that the events meet."""
 
     def advance(self, states: Iterable[UnitState], version: Version) -> Result | None:

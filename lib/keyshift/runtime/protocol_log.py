@@ -24,7 +24,7 @@ class LogEvent(NamedTuple):
     at_us: int
     place: str
     event: str
-    units: tuple[int, ...] = ()
+    units: tuple[UnitId, ...] = ()
     version: Version = NO_VERSION
     hop: int = 0
     other: str = ""
@@ -44,7 +44,7 @@ class ProtocolLog:
         self._sent: dict[UnitId, tuple[Version, int]] = {}  # unit -> version and hop of what is not acknowledged
 
     def note(
-        self, event: str, units: Iterable[int] = (), version: Version = NO_VERSION, hop: int = 0, other: str = ""
+        self, event: str, units: Iterable[UnitId] = (), version: Version = NO_VERSION, hop: int = 0, other: str = ""
     ) -> None:
         """Note that ``event`` happens now."""
         self.new.append(LogEvent(0, self.place, event, tuple(units), version, hop, other))

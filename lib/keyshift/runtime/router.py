@@ -82,7 +82,7 @@ class RouterCore(Generic[Events]):
         return rows, reached
 
     def _part(self, router: int, offset: int, events: Events, time_us: int, to_all: bool = False) -> list[Routed]:
-        """What each slot gets of a frame: events or, if one is due or the frame goes ``to_all``, a tick."""
+        """Give what each slot gets of a frame: events or, if one is due or the frame goes ``to_all``, a tick."""
         machine, rows = self.machine, list[Routed]()
         version = machine.assignment.version
         parts = self._split(events, machine.assignment) if machine.stopped_for is None else {}

@@ -48,7 +48,7 @@ class Captured:
 
     snapshot: str
     version: Version
-    units: list[int]
+    units: list[UnitId]
     parts: list[SnapshotPart]
 
 
@@ -103,7 +103,7 @@ class SlotCore(Generic[Events, Result]):
         operator: FrameOperator[Events, Result],
         keys: KeyAccess[Events],
         computation: Computation[Events, Result],
-        states: dict[int, UnitState],
+        states: dict[UnitId, UnitState],
         queue_bytes: int,
         watermarks: Sequence[int],
         savepoint: str = "",

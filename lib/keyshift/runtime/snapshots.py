@@ -53,11 +53,11 @@ class Snapshots:
 
     def __init__(self, tracks: bool = True) -> None:
         self._tracks = tracks
-        self._written: dict[int, _Written] = {}  # by unit; none, if nothing is tracked
+        self._written: dict[UnitId, _Written] = {}  # by unit; none, if nothing is tracked
         self._number = 0
 
-    def take(self, states: Mapping[int, UnitState], whole: bool = False) -> list[SnapshotPart]:
-        """What is to be written of ``states``, as they are now; a unit in which nothing has changed has no part.
+    def take(self, states: Mapping[UnitId, UnitState], whole: bool = False) -> list[SnapshotPart]:
+        """Take what is to be written of ``states``, as they are now; a unit in which nothing has changed has no part.
         ``whole``: all of each unit, whatever was written before.
         """
         self._number += 1
@@ -80,17 +80,17 @@ class Snapshots:
                 continue
             found = state.take(sorted(changes))
             deleted = sorted(changes - {key for key, _ in found})
-            its = UnitId(unit), self._number, before.number, state.timers.copy()
+            its = unit, self._number, before.number, state.timers.copy()
             parts.append(SnapshotPart(*its, None, found, deleted))
             before.number = self._number
         for unit in self._written.keys() - states.keys():
             del self._written[unit]
         return parts
 
-    def _whole(self, unit: int, state: UnitState) -> SnapshotPart:
+    def _whole(self, unit: UnitId, state: UnitState) -> SnapshotPart:
         if self._tracks:
             self._written[unit] = _Written(weakref.ref(state), self._number, state.timers.edits, len(state))
-        return SnapshotPart(UnitId(unit), self._number, 0, state.timers.copy(), state.copy(), [], [])
+        return SnapshotPart(unit, self._number, 0, state.timers.copy(), state.copy(), [], [])
 
     def forget(self, parts: list[SnapshotPart]) -> None:
         """Forget ``parts`` that were not written: the next part of these units is the whole again."""

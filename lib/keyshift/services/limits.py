@@ -49,7 +49,7 @@ def visible() -> int:
 
 
 def processors(groups: Path = GROUPS) -> int:
-    """How many processors this process may have: whole ones, of one and a half one, and at least one."""
+    """Count the processors that this process may have: whole ones, of one and a half one, and at least one."""
     return max(1, int(allowed(groups)))
 
 

@@ -230,7 +230,7 @@ def keep_apart(pid: int) -> None:
 
 
 def apart() -> set[psutil.Process]:
-    """What is to be kept apart, of ``all_below`` this process."""
+    """Find what is to be kept apart, of ``all_below`` this process."""
     found = set[psutil.Process]()
     for process in filter(psutil.Process.is_running, _apart):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -185,8 +185,8 @@ class Stack:
         return [service.status() for service in self._services]
 
     def endpoints(self) -> Endpoints:
-        """Where the services are. Raises ServiceUnavailable naming the first one that does not run, and the remedy; one
-        of three nodes may be away.
+        """Return where the services are. Raises ServiceUnavailable naming the first one that does not run, and the
+        remedy; one of three nodes may be away.
         """
         away: dict[str, int] = {}
         for service in self._services:

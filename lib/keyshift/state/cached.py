@@ -319,7 +319,7 @@ class CachedStore:
             return cast(Value | None, value)
 
     def count(self, cells: Cells) -> int:
-        """How many keys there are."""
+        """Count the keys."""
         with self.table.lock:
             for some in slices(list(cells.blind)):
                 [before] = self.exchange([], [(cells, list(some))])

@@ -65,7 +65,7 @@ def connected(settings: RemoteSettings, answer_s: float = _ANSWER_S, begin: Call
 
 
 def unsafe(about: dict[str, Any]) -> str:
-    """Why state cannot be kept on the server that tells this ``about`` itself (INFO); empty if it can."""
+    """Say why state cannot be kept on the server that tells this ``about`` itself (INFO); empty if it can."""
     if about.get("role") != "master":
         return "it is a replica, which has what another server has"
     if (policy := about.get("maxmemory_policy")) != "noeviction":

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import UnitId
 
 EVENT, PROCESSING = 0, 1  # kinds of timers
 TIMER_SCHEMA = pa.schema([pa.field("kind", pa.int8()), pa.field("time", pa.int64()), pa.field("key", pa.int64())])
@@ -157,17 +158,17 @@ class Agenda:
     def __init__(self) -> None:
         self._event, self._processing = _Firsts(), _Firsts()
 
-    def note(self, unit: int, timers: Timers) -> None:
+    def note(self, unit: UnitId, timers: Timers) -> None:
         """Note that ``unit`` is here, with these timers."""
         self._event.note(unit, timers.next(EVENT), timers.watermark)
         self._processing.note(unit, timers.next(PROCESSING), timers.clock)
 
-    def forget(self, unit: int) -> None:
+    def forget(self, unit: UnitId) -> None:
         """Forget ``unit``, which is not here any more."""
         self._event.forget(unit)
         self._processing.forget(unit)
 
-    def due(self, watermark: int, now_us: int) -> list[int]:
+    def due(self, watermark: int, now_us: int) -> list[UnitId]:
         """Removes and returns the units to be looked at by then, ascending: they are to be noted again."""
         return sorted({*self._event.due(watermark), *self._processing.due(now_us)})
 
@@ -176,10 +177,10 @@ class _Firsts:
     """The first timer of each unit, in one of the two times. Only the earliest entry of a unit in the heap counts."""
 
     def __init__(self) -> None:
-        self._of: dict[int, int] = {}
-        self._heap: list[tuple[int, int]] = []
+        self._of: dict[UnitId, int] = {}
+        self._heap: list[tuple[int, UnitId]] = []
 
-    def note(self, unit: int, first: int | None, reached: int) -> None:
+    def note(self, unit: UnitId, first: int | None, reached: int) -> None:
         if first is None:
             return
         at = first if first > reached else 0  # set to a time that the unit, though perhaps not its slot, has reached
@@ -188,10 +189,10 @@ class _Firsts:
             self._of[unit] = at
             heapq.heappush(self._heap, (at, unit))
 
-    def forget(self, unit: int) -> None:
+    def forget(self, unit: UnitId) -> None:
         self._of.pop(unit, None)
 
-    def due(self, until_us: int) -> Iterator[int]:
+    def due(self, until_us: int) -> Iterator[UnitId]:
         while self._heap and self._heap[0][0] <= until_us:
             at, unit = heapq.heappop(self._heap)
             if self._of.get(unit) == at:

@@ -230,7 +230,7 @@ def _draw(store: ResultStore, manifests: Sequence[Manifest], folder: Path, each:
 
 
 def _verdicts(manifests: Sequence[Manifest]) -> pd.DataFrame:
-    """How many runs of each workload and strategy ended how."""
+    """Count how many runs of each workload and strategy ended how."""
     rows = [(manifest.workload, manifest.strategy, manifest.status) for manifest in manifests]
     counted = pd.DataFrame(rows, columns=["workload", "strategy", "status"]).value_counts().unstack(fill_value=0)
     return counted.reindex(columns=_ENDS, fill_value=0).reset_index().rename_axis(columns=None)

@@ -334,8 +334,8 @@ def _run(
 
 
 def _status(verdicts: dict[str, str], error: str | None, lacks_runs: bool) -> Literal["ok", "bad", "failed"]:
-    """What came of an execution. One whose runs are all bad has not failed, though its notebook got no further: made
-    again, it would get no further either. One that lacks runs has failed, whatever the others are.
+    """Say what came of an execution. One whose runs are all bad has not failed, though its notebook got no further:
+    made again, it would get no further either. One that lacks runs has failed, whatever the others are.
     """
     good = [verdict == "ok" for verdict in verdicts.values()]
     if error is not None and (not good or any(good) or lacks_runs):
@@ -381,6 +381,6 @@ def table(prepared: PreparedBatch, done: dict[str, ExecutionRecord], errors: boo
 
 
 def exit_status(done: dict[str, ExecutionRecord]) -> int:
-    """What the command ends with: 3 if an execution failed, else 1 if a verdict was bad, else 0."""
+    """Return what the command ends with: 3 if an execution failed, else 1 if a verdict was bad, else 0."""
     statuses = {record.status for record in done.values()}
     return 3 if "failed" in statuses else int("bad" in statuses)

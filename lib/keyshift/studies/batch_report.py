@@ -46,7 +46,7 @@ def batch_report(
 
 
 def status_of(done: Done, execution: NotebookExecution) -> str:
-    """What came of an execution: one of STATUSES."""
+    """Say what came of an execution: one of STATUSES."""
     return done[execution.id].status if execution.id in done else NOT_RUN
 
 

@@ -43,8 +43,8 @@ class Untold(BadInput):
 
 
 def startable(notebook: Path, parameters: Mapping[str, Any], resources: Resources) -> Asked:
-    """What ``notebook`` would start with these ``parameters``. Raises as ``asked_of``, and KeyshiftError if this
-    machine, with its ``resources``, cannot start it.
+    """Find out what ``notebook`` would start with these ``parameters``. Raises as ``asked_of``, and KeyshiftError if
+    this machine, with its ``resources``, cannot start it.
     """
     asked = asked_of(notebook, parameters)
     if asked.specs:
@@ -55,7 +55,7 @@ def startable(notebook: Path, parameters: Mapping[str, Any], resources: Resource
 
 
 def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
-    """What ``notebook`` would start with these ``parameters``; no runs if it starts none.
+    """Find out what ``notebook`` would start with these ``parameters``; no runs if it starts none.
 
     A notebook that imports nothing of STARTS is not executed. Behind the first start, which leaves nothing here, only
     cells are that name another one: they may need what cells before it left. Raises KeyshiftError as the notebook
@@ -83,7 +83,7 @@ def asked_of(notebook: Path, parameters: Mapping[str, Any]) -> Asked:
 
 
 def _both(one: Asked, other: Asked) -> Asked:
-    """What is asked for one after the other, in the place of the first."""
+    """Join what is asked for one after the other, in the place of the first."""
     also = tuple(dict.fromkeys((*one.also, *other.also)))
     largest = max(one.verdict_bytes, other.verdict_bytes)
     load_s, searched = one.load_s + other.load_s, one.searched or other.searched
@@ -117,7 +117,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(loads_s: Sequence[float], earlier: Sequence[tuple[float, float]]) -> Estimate:
-    """How long executions take whose runs have so many seconds of load each.
+    """Estimate how long executions take whose runs have so many seconds of load each.
 
     ``earlier``: load of other executions of the set, and what they took, both in seconds. They took a multiple of their
     load, whose median counts: executions of one set may have ten times the load of others. Where there is no load, as
@@ -210,7 +210,7 @@ def duration(seconds: float) -> str:
 
 
 def forecast(prepared: PreparedBatch, records: Files | None, resources: Resources, again: bool = False) -> Forecast:
-    """What ``run_batch`` would do, and need. ``records``: of earlier executions, None if they cannot be read.
+    """Forecast what ``run_batch`` would do, and need. ``records``: of earlier executions, None if they cannot be read.
 
     Executions that failed are no measure: they may have ended early.
     """

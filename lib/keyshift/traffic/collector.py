@@ -85,7 +85,7 @@ def _all_count(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
 
 
 def first_copies() -> Counts:
-    """What says which rows count, of replicas with the same assignment."""
+    """Make what says which rows count, of replicas with the same assignment."""
     copies = FirstCopies()
 
     def counts(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
@@ -95,7 +95,7 @@ def first_copies() -> Counts:
 
 
 def first_results(slots: int, key_groups: int, bins: int) -> Counts:
-    """What says which rows count, of replicas of which one moves after the other."""
+    """Make what says which rows count, of replicas of which one moves after the other."""
     found = FirstResults(slots)
 
     def counts(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
@@ -157,7 +157,9 @@ class ResultsFile:
         self.count += batch.num_rows
 
     def latest_us(self, replica: int, slot: int) -> int:
-        """When the last frame of this log arrived, if there are replicas: none comes that arrived before. 0: none."""
+        """Return when the last frame of this log arrived, if there are replicas: none comes that arrived before. 0:
+        none.
+        """
         return self._latest.get((replica, slot), 0)
 
     def roll(self, before_us: float = math.inf) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -81,8 +81,8 @@ class FirstResults:
         self._given: dict[tuple[int, int], tuple[int, Counter[int]]] = {}  # by replica and slot: of its last turn
 
     def count(self, replica: int, slot: int, number: int, units: Iterable[int]) -> list[bool]:
-        """Which results of a frame of turn ``number`` are the first of their kind; from now on they are not. ``units``:
-        of each of them, in their order; none of a turn without results.
+        """Say which results of a frame of turn ``number`` are the first of their kind; from now on they are not.
+        ``units``: of each of them, in their order; none of a turn without results.
         """
         last, given = self._given.get((replica, slot), (NO_TURN_YET, Counter[int]()))
         if last != number:
@@ -192,8 +192,8 @@ class Chains:
         }
 
     def behind(self) -> dict[int, int]:
-        """How many epochs each replica is behind the one that has come furthest, in the slot where that is most. One
-        that comes back, and replays, is behind by what it has still to replay.
+        """Count the epochs that each replica is behind the one that has come furthest, in the slot where that is most.
+        One that comes back, and replays, is behind by what it has still to replay.
         """
         furthest: Counter[int] = Counter()
         for epochs in self._come_to.values():

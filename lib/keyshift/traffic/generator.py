@@ -97,7 +97,7 @@ class Generator:
             self.schedule.total = [float(self._sent.get(each, 0)) for each in range(self._topic.partitions)]
 
     def done(self, now_us: int) -> LoadDone:
-        """What is said when the load is over."""
+        """Return what is said when the load is over."""
         took_us = now_us - self.schedule.start_us if self.schedule is not None else 0
         return LoadDone(self.events, self._planned, self.due, took_us / SECOND_US)
 

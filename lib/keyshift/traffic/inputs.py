@@ -34,7 +34,7 @@ class Inputs:
             first += topic.partitions
 
     def shares(self, loads: Sequence[SourceLoad]) -> Iterator[tuple[SourceInput, SourceLoad, list[int]]]:
-        """What each generator offers: its source, the load of that, and the partitions which it alone writes.
+        """Give what each generator offers: its source, the load of that, and the partitions which it alone writes.
 
         ``loads``: of each source. No generator is without a partition, so there may be fewer than ``injectors``.
         """
@@ -79,7 +79,7 @@ class Inputs:
         return lines.read(only.topic, only.source.schema)
 
     def count(self) -> OfferedSoFar:
-        """What was offered, in little memory; see ``Topic.count``."""
+        """Count what was offered, in little memory; see ``Topic.count``."""
         found = [each.topic.count(each.source, self._stages) for each in self.all]
         events = [events for offered in found for events in offered.events]
         epochs = tuple(epochs for offered in found for epochs in offered.epochs)

@@ -23,7 +23,7 @@ class SourceLoad(NamedTuple):
     file: str = ""
 
     def events(self, seconds: float) -> float:
-        """How many events there are to be in the first ``seconds``, not rounded."""
+        """Compute how many events there are to be in the first ``seconds``, not rounded."""
         stretches = pairwise(self.stretches(seconds))
         return sum(rate * max(0.0, min(end, seconds) - begin) for (begin, rate), (end, _) in stretches)
 
@@ -69,7 +69,7 @@ class Schedule:
         self._before = np.append(self._before[kept], events)
 
     def _events(self, passed_us: float) -> float:
-        """How many events, not rounded, all routers together have until so long after the start."""
+        """Compute how many events, not rounded, all routers together have until so long after the start."""
         stretch = max(0, int(np.searchsorted(self._begins_us, passed_us, side="right")) - 1)
         if not self._rates[stretch]:  # an event that is due just when a pause begins, also the first, comes behind it
             before = self._before[stretch]
@@ -78,7 +78,7 @@ class Schedule:
         return float(self._before[stretch] + since_us * self._rates[stretch] / SECOND_US)
 
     def due(self, router: int, now_us: int) -> int:
-        """How many events of ``router`` are due at ``now_us``, since the start."""
+        """Count the events of ``router`` that are due at ``now_us``, since the start."""
         passed = self._events(now_us - self.start_us)
         return int(min(self.total[router], max(0, math.floor((passed - router) / self._routers) + 1)))
 

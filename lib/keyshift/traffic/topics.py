@@ -108,7 +108,7 @@ class Topic:
             raise BadInput(f"topic {self.name!r} has {found} partitions, expected {self.partitions}; make it anew")
 
     def length(self) -> int:
-        """How many records were written until now."""
+        """Count the records that were written until now."""
         return sum(self.ends().values())
 
     def ends(self) -> dict[int, int]:
@@ -157,7 +157,7 @@ class Topic:
                         yield partition.partition, kept
 
     def result_times(self, since: float) -> list[int]:
-        """When each frame with results was written that was written since ``since``, which is in seconds since the
+        """Read when each frame with results was written that was written since ``since``, which is in seconds since the
         epoch: microseconds since the epoch, in no order.
         """
         some = (record for _, records in self.records(since) for record in records)
@@ -264,7 +264,7 @@ class Topic:
 
 
 def _client(topic: Topic) -> dict[str, Any]:
-    """What every client of a topic's Kafka is told."""
+    """Return what every client of a topic's Kafka is told."""
     patience = {"bootstrap_timeout_ms": ANSWER_MS, "request_timeout_ms": ANSWER_MS}
     again = {"reconnect_backoff_max_ms": RECONNECT_MS}
     return {"bootstrap_servers": topic.kafka, **patience, **again, **topic.sign_in.client()}

@@ -71,7 +71,7 @@ class _Handler(SequentialThreadingHandler):
 
 
 def _only_for(secret: str) -> dict[str, Any]:
-    """What makes kazoo sign in, and make nodes that only who signs in likewise can read, write and delete."""
+    """Return what makes kazoo sign in, and make nodes that only who signs in likewise can read, write and delete."""
     password = sha256(f"zookeeper {secret}".encode()).hexdigest()  # is sent in clear, so it must not open anything else
     return {"auth_data": [("digest", f"job:{password}")], "default_acl": [make_digest_acl("job", password, all=True)]}
 

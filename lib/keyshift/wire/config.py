@@ -158,10 +158,10 @@ class JobConfig:
         """Tasks of Spark that the slots of the stage are in."""
         return -(-self.slots // self.slots_per_process)
 
-    def slots_of(self, process: int) -> range:
+    def slots_of(self, process: int) -> list[SlotId]:
         """The slots of the stage that are in one of its tasks."""
         first = process * self.slots_per_process
-        return range(first, min(first + self.slots_per_process, self.slots))
+        return [*map(SlotId, range(first, min(first + self.slots_per_process, self.slots)))]
 
     def chain(self) -> "list[JobConfig]":
         """The same as seen by this stage and by each one behind it."""
@@ -189,7 +189,7 @@ class JobConfig:
             raise unknown("stage", self.stage, list(stages))
         return stages[self.stage]
 
-    def open_store(self, slot: int, schema: pa.Schema) -> Store:
+    def open_store(self, slot: SlotId, schema: pa.Schema) -> Store:
         """The store of a slot, in the job's backend. ``schema``: of a value."""
         backend = backends.get(self.backend)
         name = f"{self.job}/{self.attempt}/{self.stage}/{slot}"

@@ -237,5 +237,5 @@ def attempts(participant: Coordination, job: str) -> list[int]:
 
 
 def _at(root: str, node: Node[Any] | Folder[Any]) -> str:
-    """Where ``node`` is: below ``root``, or from anywhere if its path begins with a slash."""
+    """Return where ``node`` is: below ``root``, or from anywhere if its path begins with a slash."""
     return posixpath.join(root, node.path).rstrip("/")

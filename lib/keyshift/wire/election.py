@@ -135,7 +135,7 @@ def require_session(hosts: str, session_ms: int) -> None:
 
 
 def _granted_ms(hosts: str, wanted_ms: int) -> int:
-    """How long a session is for whoever asks for so many milliseconds."""
+    """Ask how long a session is for whoever asks for so many milliseconds."""
     asked = Connect(0, 0, wanted_ms, 0, b"\0" * 16, False).serialize()
     with (
         service_errors(OSError, lambda error: f"ZooKeeper at {hosts}: {error}; see `keyshift status`"),

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, cast
 
+from pydantic import Field
+
 from keyshift.model.frames import Facts
 from keyshift.model.keys import Move, SlotId, Step, UnitId, Version
 from keyshift.model.markers import SlotMarker
@@ -37,8 +39,8 @@ class Node(Generic[T]):
     kind: type[T]
 
     def encode(self, value: T) -> bytes:
-        """What ZooKeeper keeps of ``value``; never empty."""
-        return codec(self.kind).dump_json(value)
+        """Encode ``value`` as ZooKeeper keeps it; never empty."""
+        return codec(self.kind).dump_json(value, by_alias=True)
 
     def decode(self, data: bytes) -> T:
         """The value that was encoded. Raises ValueError if it is of another kind."""
@@ -208,12 +210,10 @@ class Location(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SlotSaved:
     """Where the state of a slot's units is, part by part; ``bytes``: that were written for it now. ``position``: where
-    the slot stood in its order, if it works in turns.
-
-    Of a snapshot that does not happen in the slot there is only why it has ``failed``.
+    the slot stood in its order, if it works in turns. ``failed``: why there is no snapshot of the slot; then alone.
     """
 
-    places: tuple[Location, ...] = ()
+    locations: Annotated[tuple[Location, ...], Field(alias="places")] = ()
     bytes: int = 0
     failed: str = ""
     position: Position | None = None
@@ -286,7 +286,7 @@ class Handover:
     """
 
     address: str
-    units: Annotated[tuple[int, ...], Packed()]
+    units: Annotated[tuple[UnitId, ...], Packed()]
     version: Version
     measures: Measured
     watermarks: tuple[int, ...]

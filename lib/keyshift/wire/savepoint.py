@@ -14,11 +14,11 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
@@ -66,18 +66,19 @@ class SavedUnit(NamedTuple):
 
 @dataclass
 class SavedStage:
-    """One stage in a savepoint or a snapshot. ``places``: where each slot wrote the parts of its units, which
-    belong to ``assignment``. ``positions``: where each slot stood in its order, if they work in turns.
+    """One stage in a savepoint or a snapshot. ``locations``: where each slot wrote the parts of its units, which
+    belong to ``assignment``; ``places`` in a manifest. ``positions``: where each slot stood in its order, if they work
+    in turns.
     """
 
     assignment: Assignment
-    places: dict[SlotId, list[Location]]
+    locations: Annotated[dict[SlotId, list[Location]], Field(alias="places")]
     positions: dict[SlotId, Position] = field(default_factory=dict)
 
     def placed(self, slots: int, routers: int) -> dict[SlotId, Position]:
-        """Where each of so many slots goes on, if they work in turns: all stand behind the same turn. A slot that was
-        not there has no turns to be compared with those of other replicas, so its chain begins anew. The stage before
-        may have another number of slots now: they are so many ``routers``, and stand behind one turn, too.
+        """Return where each of so many slots goes on, if they work in turns: all stand behind the same turn. A slot
+        that was not there has no turns to be compared with those of other replicas, so its chain begins anew. The stage
+        before may have another number of slots now: they are so many ``routers``, and stand behind one turn, too.
         """
         known = next(iter(self.positions.values()), None)
         if known is None:
@@ -85,10 +86,10 @@ class SavedStage:
         placed = {slot: self.positions.get(slot, replace(known, chain=0)) for slot in map(SlotId, range(slots))}
         return {slot: position.of_channels(routers) for slot, position in placed.items()}
 
-    def by_unit(self) -> dict[int, list[Location]]:
+    def by_unit(self) -> dict[UnitId, list[Location]]:
         """The locations of the parts of each unit, whoever wrote them, in their order."""
-        found: dict[int, list[Location]] = {}
-        for locations in self.places.values():
+        found: dict[UnitId, list[Location]] = {}
+        for locations in self.locations.values():
             for location in locations:
                 found.setdefault(location.unit, []).append(location)
         return found
@@ -117,7 +118,7 @@ class SavepointManifest:
             if isinstance(answer, RouterSaved):
                 self.offsets[int(number)], self.watermarks[int(number)] = answer.offset, answer.watermark
                 continue
-            saved.places[SlotId(int(number))] = list(answer.places)
+            saved.locations[SlotId(int(number))] = list(answer.locations)
             if answer.position is not None:
                 saved.positions[SlotId(int(number))] = answer.position
 
@@ -140,8 +141,8 @@ class SavepointManifest:
     @property
     def segments(self) -> set[str]:
         """The names of all segments that it refers to."""
-        places = (some for saved in self.stages.values() for some in saved.places.values())
-        return {place.segment for some in places for place in some}
+        locations = (some for saved in self.stages.values() for some in saved.locations.values())
+        return {location.segment for some in locations for location in some}
 
 
 _MANIFESTS = TypeAdapter(SavepointManifest)
@@ -187,7 +188,7 @@ class SavepointStore:
             self._bucket.put(segment_name, segment, in_parts=True, progress=progress)
         return locations
 
-    def read(self, units: Mapping[int, Sequence[Location]]) -> Iterator[list[SavedUnit]]:
+    def read(self, units: Mapping[UnitId, Sequence[Location]]) -> Iterator[list[SavedUnit]]:
         """Read ``units``, some at a time, in the order in which they were written; of each its parts' locations are
         given, in their order.
 
@@ -210,10 +211,10 @@ class SavepointStore:
         it follows the one before; NotThere if a part is in the store no more, as that has begun anew or expires some.
         """
         for stage, saved in manifest.stages.items():
-            for locations in saved.places.values():
+            for locations in saved.locations.values():
                 _require_chains(f"savepoint {savepoint}", stage, locations)
             written: Counter[int] = Counter(
-                unit for locations in saved.places.values() for unit in {location.unit for location in locations}
+                unit for locations in saved.locations.values() for unit in {location.unit for location in locations}
             )
             units = Counter(range(len(saved.assignment.owner)))
             if wrong := sorted((written - units) + (units - written)):
@@ -222,11 +223,11 @@ class SavepointStore:
         if gone := manifest.segments.difference(self._bucket.names()):
             said = f"{len(gone)} of its segments are in the store no more, such as {min(gone)}"
             raise NotThere(f"savepoint {savepoint}: {said}")
-        self._bucket.put(f"{savepoint}/{_MANIFEST}", _MANIFESTS.dump_json(manifest))
+        self._bucket.put(f"{savepoint}/{_MANIFEST}", _MANIFESTS.dump_json(manifest, by_alias=True))
 
     def manifest(self, savepoint: str) -> SavepointManifest:
-        """What was committed. Raises NotThere if there is no such savepoint, Damaged if it is damaged, and BadInput if
-        another keyshift has written it.
+        """Read what was committed. Raises NotThere if there is no such savepoint, Damaged if it is damaged, and
+        BadInput if another keyshift has written it.
         """
         raw = self._bucket.get(f"{savepoint}/{_MANIFEST}")
         try:
@@ -258,9 +259,9 @@ class SavepointStore:
             for _ in self.read(stage.by_unit()):
                 pass
 
-    def locations(self, savepoint: str, stage: str) -> dict[int, list[Location]]:
-        """Where the state of each unit of ``stage`` is, part by part. Raises what ``manifest`` does, and BadInput if
-        there is no such stage.
+    def locations(self, savepoint: str, stage: str) -> dict[UnitId, list[Location]]:
+        """Read where the state of each unit of ``stage`` is, part by part. Raises what ``manifest`` does, and BadInput
+        if there is no such stage.
         """
         stages = self.manifest(savepoint).stages
         if stage not in stages:
@@ -292,7 +293,7 @@ class SavepointStore:
 
 
 def participants(config: JobConfig) -> set[str]:
-    """Who of the stage of ``config`` answers when a savepoint or a snapshot is taken."""
+    """Name who of the stage of ``config`` answers when a savepoint or a snapshot is taken."""
     routers = config.routers if config.number == 0 else 0  # where others continue nobody has to know
     return set(map(of_router, range(routers))) | set(map(of_slot, range(config.slots)))
 
@@ -313,9 +314,9 @@ def _units(stages: Mapping[str, int]) -> str:
     return ", ".join(f"{units} units of {stage}" for stage, units in stages.items())
 
 
-def wholes(states: Iterable[tuple[int, UnitState]]) -> Iterator[SnapshotPart]:
+def wholes(states: Iterable[tuple[UnitId, UnitState]]) -> Iterator[SnapshotPart]:
     """Units and their states, each as its only part."""
-    return (SnapshotPart(UnitId(unit), 1, 0, state.timers, state, [], []) for unit, state in states)
+    return (SnapshotPart(unit, 1, 0, state.timers, state, [], []) for unit, state in states)
 
 
 def _encoded(part: SnapshotPart, schema: pa.Schema, chunk_bytes: int) -> bytes:
@@ -327,9 +328,9 @@ def _encoded(part: SnapshotPart, schema: pa.Schema, chunk_bytes: int) -> bytes:
     return b"".join(piece for data in streams for piece in (len(data).to_bytes(_LENGTH_BYTES, "big"), data))
 
 
-def _portions(units: Mapping[int, Sequence[Location]]) -> Iterator[list[int]]:
+def _portions(units: Mapping[UnitId, Sequence[Location]]) -> Iterator[list[UnitId]]:
     """Units by the locations of their first parts, as many as are read together."""
-    some: list[int] = []
+    some: list[UnitId] = []
     size = 0
     for unit in sorted(units, key=lambda unit: (units[unit][0].segment, units[unit][0].offset)):
         some.append(unit)
@@ -372,14 +373,14 @@ def _decoded(location: Location, data: memoryview) -> SavedPart:
     return timers, *(list(pa.ipc.open_stream(stream)) if len(stream) else [] for stream in streams[1:])
 
 
-def _joined(unit: int, parts: Sequence[SavedPart]) -> SavedUnit:
+def _joined(unit: UnitId, parts: Sequence[SavedPart]) -> SavedUnit:
     *_, (timers, _, _) = parts
     seen = pa.array([], pa.int64())  # keys of which a later part has told
     batches: list[pa.RecordBatch] = []
     for _, deleted, values in reversed(parts):
         batches += (_without(batch, seen) for batch in values)
         seen = pa.concat_arrays([seen, *(batch["key"] for batch in [*deleted, *values])]) if parts[1:] else seen
-    return SavedUnit(UnitId(unit), [batch for batch in batches if batch.num_rows], timers)
+    return SavedUnit(unit, [batch for batch in batches if batch.num_rows], timers)
 
 
 def _stream(batches: Iterable[pa.RecordBatch]) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from keyshift.model.keys import SlotId
 from keyshift.runtime.row import DATA, Row
 
 # Kinds of rows that are not for the slot's core. A primer says nothing: the first row of a slot, which Spark would keep
@@ -54,11 +55,11 @@ def received(batch: pa.RecordBatch) -> Iterator[Row]:
             yield _row(value.as_buffer())
 
 
-def received_by(slots: Sequence[int], batch: pa.RecordBatch, slots_per_process: int = 1) -> dict[int, list[Row]]:
+def received_by(slots: Sequence[SlotId], batch: pa.RecordBatch, slots_per_process: int = 1) -> dict[SlotId, list[Row]]:
     """The rows of a batch, as ``received`` gives them, for each of these ``slots`` of a task."""
     if slots_per_process == 1:
         return {slots[0]: list(received(batch))}
-    rows: dict[int, list[Row]] = {slot: [] for slot in slots}
+    rows: dict[SlotId, list[Row]] = {slot: [] for slot in slots}
     for value in batch.column(0):
         if value.is_valid:
             bundle, at = value.as_buffer(), _KIND.size
@@ -95,6 +96,6 @@ def answered(values: list[bytes]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=VALUES)
 
 
-def of_slot(slot: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What ``slot`` answers, as ``ANSWERED_OF``."""
+def of_slot(slot: SlotId, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what ``slot`` answers, as ``ANSWERED_OF``."""
     return batch.append_column("partition", pa.repeat(pa.scalar(slot, pa.int32()), batch.num_rows))

@@ -185,14 +185,14 @@ class Tree:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _held(self, path: str) -> bytes | None:
-        """What ZooKeeper has of a node itself, or None if it is not there."""
+        """Read what ZooKeeper has of a node itself; None if it is not there."""
         try:
             return self._client.retry(self._client.get, path)[0]  # type: ignore[no-any-return]
         except NoNodeError:
             return None
 
     def read(self, path: str) -> bytes | None:
-        """What a node holds, or None if it is not there."""
+        """Read what a node holds; None if it is not there."""
         return self._client.retry(self._read, path)  # type: ignore[no-any-return]
 
     def _read(self, path: str) -> bytes | None:
@@ -206,7 +206,9 @@ class Tree:
             raise ForceRetryError from None  # it was overwritten meanwhile
 
     def whole(self, data: bytes) -> bytes:
-        """What a node with ``data`` holds, itself or in parts. Raises NoNodeError if the node was overwritten."""
+        """Return what a node with ``data`` holds, itself or in parts. Raises NoNodeError if the node was
+        overwritten.
+        """
         if not data.startswith(_IN_PARTS):
             return data
         folder, count = data.decode(), int(data.rsplit(b"-", 1)[1])
@@ -221,7 +223,7 @@ class Tree:
             return []
 
     def read_below(self, path: str) -> dict[str, bytes]:
-        """What all nodes below one hold, by name."""
+        """Read what all nodes below one hold, by name."""
         return self._client.retry(self._read_all, path, self.names(path))  # type: ignore[no-any-return]
 
     def _read_all(self, path: str, names: list[str]) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from keyshift.wire.coordination import Coordination, attempts
 LOOK_S = 1.0  # between two looks
 
 
-class AttemptLook:
+class AttemptWatch:
     """Looks in ZooKeeper, with the ``coordination`` of a task that waits, whether its attempt is over."""
 
     def __init__(self, config: JobConfig, coordination: Coordination) -> None:

@@ -27,11 +27,11 @@ class SlotOutput:
     """The output of one slot during one batch; used by the task's thread alone, but for ``report`` and ``close``."""
 
     def give(self, results: Results, markers: Sequence[SlotMarker], now_us: int) -> list[pa.RecordBatch]:
-        """What goes out now, as Spark takes it: a batch of rows or nothing."""
+        """Give what goes out now, as Spark takes it: a batch of rows or nothing."""
         raise NotImplementedError
 
     def rest(self) -> list[pa.RecordBatch]:
-        """What goes out at the end of the batch, when nothing more comes."""
+        """Give what goes out at the end of the batch, when nothing more comes."""
         return []
 
     def promise(self, results: Results) -> Version:
@@ -227,6 +227,6 @@ class NextStage(Routing, SlotOutput):
 
 
 def passed_on(slot: int, markers: Sequence[SlotMarker]) -> list[RoutedBytes]:
-    """What is said to the job, by way of a ``slot`` of the next stage."""
+    """Return what is said to the job, by way of a ``slot`` of the next stage."""
     rows = (Row(spark_rows.MARKER, 0, NO_VERSION, 0, 0, messages.encode(said)) for said in markers)
     return [(slot, spark_rows.packed(row)) for row in rows]

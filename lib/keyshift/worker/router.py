@@ -20,7 +20,7 @@ from keyshift.runtime.succession import UnitsMoved
 from keyshift.wire import nodes, protocol_logs, spark_rows
 from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
-from keyshift.worker.attempt import AttemptLook
+from keyshift.worker.attempt import AttemptWatch
 from keyshift.worker.used import tells_used
 from keyshift.workloads import Source
 
@@ -101,7 +101,7 @@ class Routing:
         return self._out(router, rows), savepoints
 
     def _out(self, router: int, rows: list[tuple[int, Row]]) -> list[RoutedBytes]:
-        """What the core has said, as it goes out; under the lock."""
+        """Give what the core has said, as it goes out; under the lock."""
         if self._core.log.new:
             self._core.log.stamp(now_us())
         if router == 0 and self._primers:
@@ -144,7 +144,7 @@ class RouterTask(Routing):
         self._source: Source | None = None  # known with the first frame: a task reads one partition
         self._closed = threading.Event()
         super().__init__(config)
-        self.look = AttemptLook(config, self.coordination)  # for whoever waits until it may go on
+        self.watch = AttemptWatch(config, self.coordination)  # for whoever waits until it may go on
 
     def _open(self, config: JobConfig) -> RouterCore[pa.RecordBatch]:
         core = super()._open(config)

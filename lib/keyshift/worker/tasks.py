@@ -46,7 +46,7 @@ def router(config: JobConfig, batch_s: float) -> Task:
                     if rows:
                         yield spark_rows.routed(rows, config.slots_per_process)
                     while task.full and time.monotonic() < over:
-                        task.look.require()
+                        task.watch.require()
                         time.sleep(STALL_S)
             if rest := task.resume():
                 yield spark_rows.routed(rest, config.slots_per_process)
@@ -79,7 +79,7 @@ def slot(config: JobConfig, batch_s: float) -> Task:
         placed = not config.onward  # what goes out says of which slot it is
 
         def given(act: Callable[[SlotTask], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
-            """What ``act`` gives of each slot, in one batch: Spark's JVM is woken once."""
+            """Return what ``act`` gives of each slot, in one batch: Spark's JVM is woken once."""
             if config.slots_per_process == 1:
                 return act(slots[0])
             found = [spark_rows.of_slot(task.slot, each) if placed else each for task in slots for each in act(task)]

@@ -117,7 +117,7 @@ class TurnRouterTask(TurnRouting, RouterTask):
                 self._require_good()
                 if self._core.may_take(watermark):
                     return self._routed(router, offset, events, watermark, time_us)
-            self.look.require()
+            self.watch.require()
             time.sleep(LOOK_S)
 
 

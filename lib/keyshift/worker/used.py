@@ -24,8 +24,8 @@ _LOOPBACK = "lo"
 
 
 def used(host: str, root: Path = ROOT) -> PodUsed:
-    """What the pod has used by now. ``root``: of the file system. Raises OSError or KeyError without control groups of
-    version 2.
+    """Measure what the pod has used by now. ``root``: of the file system. Raises OSError or KeyError without control
+    groups of version 2.
     """
     groups = root / limits.GROUPS.relative_to("/")
     cpu_s = limits.numbers(groups / "cpu.stat")["usage_usec"] / 1e6

@@ -60,7 +60,7 @@ for known in (KeyCount, WindowCount, Chain, Micro, WordCount, Nexmark, Stock, Sa
 
 
 def parameters(workload: type[Workload]) -> dict[str, FieldInfo]:
-    """What a user sets of a workload, by name: its fields, but not ``bins``."""
+    """Return what a user sets of a workload, by name: its fields, but not ``bins``."""
     fields: dict[str, FieldInfo] = workload.model_fields  # type: ignore[attr-defined]  # of pydantic
     return {name: field for name, field in fields.items() if name != "bins"}
 
@@ -78,11 +78,11 @@ def workload(model: W) -> W:
 
 
 def parcel_of(model: type[Workload]) -> str:
-    """What ``model_of`` needs in another process beside the name: nothing if the library has it.
+    """Pack what ``model_of`` needs in another process beside the name: nothing if the library has it.
 
     Raises BadInput if it cannot be sent.
     """
-    return packed(model, model.__module__, model.__name__) if model.name in workloads.own() else ""
+    return packed(model, model.__module__, model.__name__) if model.name in workloads.defined() else ""
 
 
 def model_of(name: str, parcel: str = "") -> type[Workload]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyshift.model.frames import ARRIVAL_FIELDS, RESULT_FIELDS, empty
-from keyshift.model.keys import SomeUnits
+from keyshift.model.keys import SomeUnits, UnitId
 from keyshift.state import UnitState
 from keyshift.workloads.times import Times
 
@@ -41,7 +41,7 @@ class Operator(Protocol):
         """Fill the state that ``unit`` has before the first event. By default there is none."""
         return
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """Results of those of ``events`` that are due (``KeyedStage.due``), one each, in the order of the events.
 
         ``events`` has the stage's columns and ``position`` (int32, row in the frame after ``map``), ``unit`` (int32).
@@ -152,7 +152,7 @@ def uses_time(stages: Sequence[KeyedStage]) -> bool:
 
 
 def due(stages: Sequence[KeyedStage], events: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Which of the first stage's ``events`` must have a result of the last one."""
+    """Find which of the first stage's ``events`` must have a result of the last one."""
     first, *others = stages
     if any(stage.due is not None for stage in others):
         return np.zeros(events.num_rows, np.bool_)
@@ -160,7 +160,7 @@ def due(stages: Sequence[KeyedStage], events: pa.RecordBatch) -> npt.NDArray[np.
 
 
 def results_due(source: Source, stages: Sequence[KeyedStage], events: pa.RecordBatch) -> int:
-    """How many results of the last stage these events of ``source`` must have."""
+    """Count the results of the last stage that these events of ``source`` must have."""
     return int(due(stages, source.mapped(events)).sum())
 
 

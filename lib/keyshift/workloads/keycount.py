@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
 
 from keyshift.model.frames import EVENT_FIELDS
-from keyshift.model.keys import ALL_UNITS, SomeUnits
+from keyshift.model.keys import ALL_UNITS, SomeUnits, UnitId
 from keyshift.state import UnitState
 from keyshift.workloads.contract import KeyedStage, Operator, Source
 from keyshift.workloads.keyed import DRAWN_WITH, WORD, KeyDraw, Keyed, UniformDraw
@@ -65,7 +65,7 @@ class KeyCountOperator(Operator):
         if self._workload.from_start:
             state.install([self._workload.fresh(unit, self.state_schema, (0,))])
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event. A key without state counts from 0; if it should have some, the verdict tells."""
         end_of_work = self._work.begin(events.num_rows)
         counts, stamps = [], []
@@ -127,7 +127,7 @@ class KeyCount(Keyed):
         return 0 if self.exist == "once used" else self.keys
 
     def key_draw(self, router: int) -> KeyDraw | UniformDraw:
-        """Where the keys of a router's events come from."""
+        """Return where the keys of a router's events come from."""
         if not self.from_start:
             return UniformDraw(self.keys, (self.seed, router))
         return super().key_draw(router)
@@ -161,7 +161,9 @@ class KeyCount(Keyed):
         return self.work_us
 
     def counter(self, work_us: float | None = None) -> KeyCountOperator:
-        """What counts, and occupies its slot with each event, for ``work_us`` if they are not those of all counters."""
+        """Make what counts, and occupies its slot with each event, for ``work_us`` if they are not those of all
+        counters.
+        """
         return KeyCountOperator(self, work_us)
 
     def wrong(
@@ -195,7 +197,7 @@ class KeyCounts:
 def find_keys(
     ascending: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Where each of ``keys`` is in ``ascending``, and whether it is there at all."""
+    """Find where each of ``keys`` is in ``ascending``, and whether it is there at all."""
     at = np.searchsorted(ascending, keys)
     return at, (at < len(ascending)) & (np.append(ascending, 0)[at] == keys)
 

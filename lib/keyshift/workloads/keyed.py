@@ -65,7 +65,7 @@ class Keyed(Grouped):
         return self
 
     def _largest_unit(self) -> int:
-        """How many keys the largest unit has, at most: very many keys are not looked at one by one."""
+        """Say how many keys the largest unit has, at most: very many keys are not looked at one by one."""
         units = self.key_groups * self.bins
         if self.keys <= _FEW_KEYS:
             return int(np.bincount(self.units_of(np.arange(self.keys)), minlength=units).max())
@@ -73,7 +73,7 @@ class Keyed(Grouped):
         return round(mean + 10 * sqrt(mean) + 10)  # hashed: ten standard deviations are more than any unit has
 
     def key_draw(self, router: int) -> "KeyDraw | UniformDraw":
-        """Where the keys of a router's events come from."""
+        """Return where the keys of a router's events come from."""
         return KeyDraw(units_of(np.arange(self.keys), self.key_groups), self.key_groups, self.skew, (self.seed, router))
 
     @property
@@ -131,7 +131,7 @@ class Keyed(Grouped):
                 yield whole.iloc[start : start + rows]
 
     def damaged(self, part: pd.DataFrame, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which payloads of a part are not exactly those of their key at that count."""
+        """Find which payloads of a part are not exactly those of their key at that count."""
         payloads = part["payload"]
         bad = (payloads.str.len() != self.state_bytes).to_numpy(copy=True)
         good = part[~bad]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyshift.model.frames import EVENT_FIELDS
+from keyshift.model.keys import UnitId
 from keyshift.state import UnitState
 from keyshift.workloads.contract import Operator
 
@@ -76,7 +77,7 @@ class MapOperator(Operator):
     ) -> None:
         self._names, self._due, self._work = [*_NAMES, *(field.name for field in fields)], due, work
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event that is due."""
         if self._work:
             self._work.begin(events.num_rows)()

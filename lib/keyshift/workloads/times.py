@@ -54,7 +54,7 @@ class Times:
         return min((int(self._before(r, self.ends.get(r, _NEVER))) for r in self._reached), default=0)
 
     def strange(self, watermarks: pd.Series) -> Mask:
-        """Which of ``watermarks`` no slot can have had: no frame had them, or they are beyond ``least``."""
+        """Find which of ``watermarks`` no slot can have had: no frame had them, or they are beyond ``least``."""
         given = watermarks.to_numpy()
         return ~np.isin(given, self._known) | (given > self.least)
 
@@ -109,7 +109,7 @@ class Times:
         return np.unique(np.concatenate([[0], *(watermarks for _, watermarks in self._reached.values())]))
 
     def _before(self, router: int, offset: Any) -> Any:
-        """How far ``router`` had come before its frame at each ``offset``."""
+        """Return how far ``router`` had come before its frame at each ``offset``."""
         offsets, reached = self._reached[router]
         return reached[np.searchsorted(offsets, offset)]
 
@@ -127,7 +127,8 @@ class Times:
         return settled
 
     def _brought(self, firsts: dict[int, tuple[Numbers, Numbers]]) -> Numbers:
-        """What a unit may have brought along when it settled, at most: a watermark from before all routers' switches.
+        """Return what a unit may have brought along when it settled, at most: a watermark from before all routers'
+        switches.
 
         ``firsts``: see ``_first_offsets``.
         """
@@ -142,7 +143,7 @@ class Times:
     # -- from the final state -----------------------------------------------------------------------------------------
 
     def timers_of(self, kind: int) -> pd.DataFrame:
-        """What is left of a kind: columns unit, slot, time and key."""
+        """Return what is left of a kind: columns unit, slot, time and key."""
         return self._table[self._table["kind"] == kind].drop(columns="kind")
 
     def homes(self) -> set[tuple[int, int]]:

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from keyshift.model.errors import BadInput
 from keyshift.model.frames import EVENT_FIELDS, keys_of
-from keyshift.model.keys import units_of
+from keyshift.model.keys import UnitId, units_of
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT
 from keyshift.workloads import files
@@ -121,7 +121,7 @@ class WordCountOperator(Operator):
         self._window_us, self.uses_time = window_us, window_us > 0
         self._results = ResultMaker(RESULT_FIELDS)
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per word."""
         columns = (events[name].to_pylist() for name in ("unit", "key", "t", "word"))
         rows = [self._count(state_of(unit), *event) for unit, *event in zip(*columns, strict=True)]

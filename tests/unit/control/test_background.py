@@ -194,6 +194,17 @@ def test_a_job_whose_journal_does_not_name_its_sources_is_not_forgotten(jobs, go
     assert jobs.read("one")
 
 
+def test_what_a_notebook_has_defined_keeps_its_name_in_the_files_of_a_job(jobs):
+    """Jobs that were started before this keyshift have it, too."""
+    parcels, file = {"workload": {"mine": "its code"}}, jobs.journal("one", ENTRY)
+    file.expect(Kept(run_id="2026-one", sources={}, parcels=parcels))
+    assert json.loads((jobs.home / "jobs" / f"one.{ENTRY}.leftovers").read_text())["own"] == parcels
+    assert file.left().parcels == parcels
+    file.keep(Kept(run_id="2026-one", sources={}, parcels=parcels), journal_of("2026-one"))
+    assert json.loads((jobs.home / "jobs" / f"one.{ENTRY}.journal").read_text())["own"] == parcels
+    assert file.require().parcels == parcels
+
+
 def test_what_a_journal_has_is_read_by_who_goes_on_with_the_job_alone(jobs, gone):
     """What is damaged in it does not keep others from listing the job, or forgetting it."""
     jobs.write(file_of("one", gone))

@@ -164,7 +164,8 @@ def exploration(history: History) -> Figure:
 
 
 def exploration_sentences(history: History) -> list[str]:
-    """What was asked of a job and what was seen of it until the next time: P99, units that moved, how long that took.
+    """Say what was asked of a job and what was seen of it until the next time: P99, units that moved, how long that
+    took.
 
     Each second of P99 counts for what was asked last before it.
     """

@@ -84,7 +84,7 @@ def _paid(scaling: pd.DataFrame, begins: np.ndarray) -> np.ndarray:
 
 
 def scaling_costs(timelines: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """What each job has cost, and what its users got: a row per job, in the order given.
+    """Compute what each job has cost, and what its users got: a row per job, in the order given.
 
     ``timelines``: a job's name to its ``scaling_timeline``. Columns: job, slot-seconds, missed seconds, late events (%)
     (events of missed seconds), worst P99 (ms), largest backlog, most slots.
@@ -149,7 +149,7 @@ def scaling_figure(
 
 
 def scaling_sentences(costs: pd.DataFrame) -> list[str]:
-    """What ``scaling_costs`` shows about its first job, against each of the others."""
+    """Say what ``scaling_costs`` shows about its first job, against each of the others."""
     need(costs, ["job", "slot-seconds", "missed seconds"], "scaling_sentences")
     first, *others = costs.to_dict("records")
     lines = [

@@ -32,7 +32,7 @@ class Off(NamedTuple):
 
 
 def model_error(validation: pd.DataFrame) -> dict[str, Off]:
-    """How far completion_s and spike_ms are off, over runs that the costs are not from."""
+    """Measure how far completion_s and spike_ms are off, over runs that the costs are not from."""
     need(validation, ["held_out", *COMPARED], "model_error")
     apart = validation[validation["held_out"] != ""]
     found = {}
@@ -110,7 +110,7 @@ def simulated_lines(table: pd.DataFrame, over: str, label: str, title: str, scal
 
 
 def simulation_sentences(table: pd.DataFrame, validation: pd.DataFrame) -> list[str]:
-    """What the points of ``table`` would cost, behind how sure that is: see ``simulation_doubts``."""
+    """Say what the points of ``table`` would cost, behind how sure that is: see ``simulation_doubts``."""
     need(table, ["point", *OVER, *NEEDED], "simulation_sentences")
     off = model_error(validation)["completion_s"]
     said = simulation_doubts(validation)
@@ -146,7 +146,7 @@ def simulation_sentences(table: pd.DataFrame, validation: pd.DataFrame) -> list[
 
 
 def simulation_doubts(validation: pd.DataFrame) -> list[str]:
-    """How far the simulator was off where it was measured, and what nobody can know."""
+    """Say how far the simulator was off where it was measured, and what nobody can know."""
     said = []
     for name, off in model_error(validation).items():
         if off.runs:
@@ -164,7 +164,7 @@ def simulation_doubts(validation: pd.DataFrame) -> list[str]:
 
 
 def _moves_all(table: pd.DataFrame) -> "pd.Series[bool]":
-    """Which points send all of it behind the request, so that they cannot be faster than the floor."""
+    """Find which points send all of it behind the request, so that they cannot be faster than the floor."""
     return table["bytes_moved"] >= table["bytes_minimum"] * (1 - 1e-9)
 
 

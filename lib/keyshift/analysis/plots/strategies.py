@@ -76,7 +76,7 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame], counted: bool = False) -> Ax
 
 
 def steps_gantt(migration: pd.DataFrame) -> Axes:
-    """When each moved unit was in which phase: one bar per unit, steps from top to bottom.
+    """Draw when each moved unit was in which phase: one bar per unit, steps from top to bottom.
 
     A phase whose begin or end is unknown is left blank.
     """

@@ -89,7 +89,7 @@ _EXTRA_MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
 def style_of(strategy: str) -> Style:
-    """How ``strategy`` is drawn; a name that is not known gets a style of its own that depends on the name only.
+    """Choose how ``strategy`` is drawn; a name that is not known gets a style of its own that depends on the name only.
 
     A point such as "q5, fluid" is drawn as its strategy.
     """
@@ -111,7 +111,8 @@ def _looks(strategy: str) -> Iterator[Style]:
 
 
 def styles(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Style]:
-    """How several groups are drawn side by side: strategies as everywhere, values of a parameter from dark to light.
+    """Choose how several groups are drawn side by side: strategies as everywhere, values of a parameter from dark to
+    light.
 
     Two points never look alike here, as they might each alone.
     """
@@ -244,7 +245,7 @@ def panel_grid(count: int, columns: int, size: tuple[float, float], **shared: An
 
 
 def columns_for(count: int) -> int:
-    """How many panels of ``count`` go into a row, so that few places stay empty."""
+    """Choose how many panels of ``count`` go into a row, so that few places stay empty."""
     return count if count <= 3 else 2 if count == 4 else 3
 
 

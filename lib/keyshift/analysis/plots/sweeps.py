@@ -256,7 +256,7 @@ def _stars(ax: Axes, xs: pd.Series, points: pd.DataFrame) -> None:
 
 
 def _reach(points: pd.DataFrame) -> np.ndarray | None:
-    """How far the intervals reach below and above the means, never below 0; None if no point was repeated."""
+    """Compute how far the intervals reach below and above the means, never below 0; None if no point was repeated."""
     if points["low"].isna().all():
         return None
     reach = np.array([points["mean"] - points["low"].clip(lower=0), points["high"] - points["mean"]])
@@ -279,7 +279,7 @@ def _far_apart(points: pd.DataFrame) -> bool:
 
 
 def _notes(points: pd.DataFrame) -> list[str]:
-    """What a reader of the figure has to know about the runs behind it."""
+    """List what a reader of the figure has to know about the runs behind it."""
     each = points.drop_duplicates(["group", "value"])
     fewest, most = points.loc[points["runs"] > 0, "runs"].min(), points["runs"].max()
     runs = f"{most}" if fewest == most else f"{fewest} to {most}"

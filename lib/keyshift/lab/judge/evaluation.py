@@ -53,7 +53,7 @@ class Span(NamedTuple):
         return self.start <= moment < self.end
 
     def of(self, moments: "pd.Series[int]") -> "pd.Series[bool]":
-        """Which of ``moments``, in microseconds since the epoch, are in it."""
+        """Find which of ``moments``, in microseconds since the epoch, are in it."""
         return moments.between(self.start * SECOND_US, self.end * SECOND_US, inclusive="left")
 
 
@@ -98,11 +98,13 @@ class EndedJob:
         return frames[frames["offset"] < frames["router"].map(offsets)] if self._overloaded and offsets else frames
 
     def offered_for(self, made: int) -> int:
-        """How many events of the sources there were for so many that routers have made of them: fewer, or more."""
+        """Count the events of the sources for so many that routers have made of them: fewer, or more."""
         return round(made * self._offered_per_event)
 
     def counted(self, span: Span | None = None) -> tuple[int, int]:
-        """How many events results have to be about, all or those in ``span``, and how many results are due for them."""
+        """Count the events that results have to be about, all or those in ``span``, and the results that are due for
+        them.
+        """
         made = due = 0
         for some in self._spilled.some_events() if self._spilled else [self.events]:
             events = some if span is None else some[span.of(some["t"])]
@@ -141,7 +143,9 @@ class EndedJob:
         return found
 
     def _as_if_alone(self, number: int) -> pd.DataFrame:
-        """What a replica would have given if it had not died: before its last incarnation, what came of another one."""
+        """Return what a replica would have given if it had not died: before its last incarnation, what came of another
+        one.
+        """
         *before, last = self.final.began.get(number, NEVER_DIED)
         mine = self._traffic.results(number)
         if not before:
@@ -336,8 +340,8 @@ class EndedJob:
         beside: int | None,
         pushed: bool,
     ) -> dict[str, Any]:
-        """What ``analysis.metrics.summarise`` needs beside the ``tables`` of ``span``. ``due``: results; ``offered``:
-        the rest of ``Offered``. ``beside``: see ``bytes_beside``; None if not known.
+        """Gather what ``analysis.metrics.summarise`` needs beside the ``tables`` of ``span``. ``due``: results;
+        ``offered``: the rest of ``Offered``. ``beside``: see ``bytes_beside``; None if not known.
         """
         unit_bytes = {number: stage.unit_bytes for number, stage in enumerate(self.final.stages)}
         moved, decided = (tables[name].to_pandas() for name in ("migration", "decisions"))

@@ -223,7 +223,7 @@ def judged(
 
 
 def judging(offered: int, frames: pd.DataFrame, final: FinalState) -> JudgeSome:
-    """What gives the verdict on some units; see ``judged``."""
+    """Make what gives the verdict on some units; see ``judged``."""
     first = final.stages[0]
     unread = offered - int(frames["events"].sum())
 
@@ -283,7 +283,7 @@ def _parts(
     take an hour. See ``FinalState.parts``.
     """
     for number, saved in enumerate(manifest.stages.values()):
-        for slot, locations in saved.places.items():
+        for slot, locations in saved.locations.items():
             mine = units.have(np.array([location.unit for location in locations], np.int32))
             of_slot = SavedStage(saved.assignment, {slot: [*compress(locations, mine)]}).by_unit()
             for some in store.read(of_slot):
@@ -301,5 +301,5 @@ def _tables(of_units: Sequence[tuple[int, pa.RecordBatch]], **more: int) -> Iter
 
 
 def _inventory(name: str, saved: SavedStage) -> Inventory:
-    units = [(location.unit, slot) for slot, locations in saved.places.items() for location in locations]
+    units = [(location.unit, slot) for slot, locations in saved.locations.items() for location in locations]
     return Inventory(name, saved.assignment, units)

@@ -24,8 +24,8 @@ _ROW = "_row"  # no workload has a column of this name
 def spilled_of(
     workload: Workload, traffic: Traffic, offered: int, final: FinalState, overloaded: bool
 ) -> "Spilled | None":
-    """What went into a job that has ended and came out of it, on disk, if it is much and nothing of it is needed as a
-    whole. ``overloaded``: see ``EndedJob``.
+    """Spill to disk what went into a job that has ended and came out of it, if it is much and nothing of it is needed
+    as a whole. ``overloaded``: see ``EndedJob``.
     """
     if offered <= verdict.TOGETHER_EVENTS or workload.only(ALL_UNITS) is None:
         return None

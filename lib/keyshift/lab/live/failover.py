@@ -97,7 +97,7 @@ class Failover(Protocol):
         """Raise Deposed if another process has claimed the job."""
 
     def journal(self) -> SystemJournal:
-        """What another process needs to go on. Raises as ``require_driver`` does."""
+        """Return what another process needs to go on. Raises as ``require_driver`` does."""
 
     def journal_written(self) -> None:
         """Hear that the journal that was told last is written down: what only older ones refer to may go."""

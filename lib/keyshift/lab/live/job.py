@@ -149,7 +149,7 @@ class LiveJob:
         return words if isinstance(self.error, KeyshiftError) else f"{type(self.error).__name__}: {words}"
 
     def status(self) -> Status:
-        """What the job says of itself; nobody is asked."""
+        """Return what the job says of itself; nobody is asked."""
         spec, run = self.spec, self._run
         summary, verdict = (self.manifest.summary, self.manifest.verdict) if self.manifest else (None, None)
         status: Status = {
@@ -190,7 +190,7 @@ class LiveJob:
         return status
 
     def _scaling(self, made: Scalings) -> ScalingStatus | None:
-        """What the autoscaler has decided; None without one."""
+        """Return what the autoscaler has decided; None without one."""
         if self.spec.scenario.trigger != "auto":
             return None
         names = [stage.name for stage in self.spec.workload.stages]

@@ -59,7 +59,7 @@ def frames_for(specs: Sequence[RunSpec]) -> list[float]:
 
 
 def _of_open(name: str, specs: Sequence[RunSpec], loads: Sequence[AutoLoad]) -> list[float]:
-    """What the runs would have that left ``name`` open, or all if none did: others have what they were given."""
+    """List what the runs would have that left ``name`` open, or all if none did: others have what they were given."""
     values = [getattr(load, name) for load in loads]
     return [value for value, spec in zip(values, specs, strict=True) if name in spec.unsettled] or values
 

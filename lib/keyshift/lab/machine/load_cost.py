@@ -72,7 +72,7 @@ def cost_spec() -> RunSpec:
 
 
 def kept_cost(home: Path) -> LoadCost | None:
-    """What was measured on this machine, with as many processors and by this version; None if nothing was."""
+    """Read what was measured on this machine, with as many processors and by this version; None if nothing was."""
     try:
         cost = LoadCost.model_validate_json(_file(home).read_text(encoding="utf-8"))
     except (OSError, ValidationError):  # not measured yet, or of an older keyshift

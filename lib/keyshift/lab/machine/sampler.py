@@ -37,7 +37,7 @@ class Spent(NamedTuple):
 
     @classmethod
     def of(cls, process: psutil.Process) -> "Spent":
-        """What a process has spent by now. Raises psutil.Error if it is gone."""
+        """Measure what a process has spent by now. Raises psutil.Error if it is gone."""
         times = process.cpu_times()
         ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
         return cls(times.user + times.system, ended, process.ppid())
@@ -53,8 +53,8 @@ class Spending:
         self._ahead: dict[int, float] = {}  # by parent, what was known already of children that have ended
 
     def since(self, now: Mapping[int, Spent], begun: Container[int]) -> Iterator[tuple[int, float]]:
-        """What was spent since the last look, by process. ``begun``: those whose whole life counts if they were not
-        there at the last look; others may be old.
+        """Give what was spent since the last look, by process. ``begun``: those whose whole life counts if they were
+        not there at the last look; others may be old.
         """
         gone = self._last.keys() - now.keys()
         for pid in gone:

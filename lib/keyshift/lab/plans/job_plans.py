@@ -160,7 +160,7 @@ class JobPlans:
     # -- copies -------------------------------------------------------------------------------------------------------
 
     def copied(self) -> CopiedAhead:
-        """What was copied ahead, in all stages. Waits until copies are close."""
+        """Return what was copied ahead, in all stages. Waits until copies are close."""
         copied = [each for plans in self.of.values() if (each := plans.copied())]
         waited = [s for plans in self.of.values() if (s := plans.replicate_s) is not None]
         return CopiedAhead(

@@ -158,7 +158,7 @@ class StagePlans:
         return self.past.to_move or set()
 
     def copied(self) -> Copied | None:
-        """What all migrations so far have copied; waits until copies are close. None if nothing was copied."""
+        """Return what all migrations so far have copied; waits until copies are close. None if nothing was copied."""
         answers = self.led.ask.await_copies()
         copied = [*self._copied, *([] if answers is None else [_copied(answers)])]
         return Copied(sum(each.bytes for each in copied), sum(each.seconds for each in copied)) if copied else None
@@ -183,7 +183,7 @@ class StagePlans:
                 self._for_it_alone = False
 
     def status(self, unit_bytes: Mapping[int, int] | None) -> StageStatus:
-        """What is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
+        """Return what is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
         led, owner = self.led, self.led.assignment.owner
         begun = led.log.records.values() if led.log else ()
         under_way = [record for record in list(begun) if record.outcome == "under way"]

@@ -112,7 +112,7 @@ class ReplicasFailover:
         return replace(journal, past=replace(journal.past, notes=[*journal.past.notes, note]))
 
     def _why_lost(self, journal: SystemJournal) -> str:
-        """Why the job cannot go on from what was written last; empty if it can."""
+        """Say why the job cannot go on from what was written last; empty if it can."""
         of, last, replicas = journal.of_replicas, journal.past.begun_from, self._replicas
         assert of is not None and last is not None
         try:

@@ -193,8 +193,8 @@ class Replicas:
         return self.traffic.standings
 
     def lag_ms(self, replica: LedReplica) -> float | None:
-        """How far the newest results of a ``replica`` are behind those of the one that has come furthest, by the
-        schedule of the events; None if nothing has come of it yet. For any thread.
+        """Compute how far the newest results of a ``replica`` are behind those of the one that has come furthest, by
+        the schedule of the events; None if nothing has come of it yet. For any thread.
         """
         epochs = self.traffic.behind.get(replica.number)
         return None if epochs is None else epochs * replica.job.config.heartbeat_us / 1000

@@ -162,8 +162,9 @@ class OneByOne(Requests):
                 _ask(replica, self._request, self._behind_of(replica))
 
     def _behind_of(self, replica: LedReplica) -> dict[str, Version]:
-        """Where they begin under the same owners, their steps are the same ones, under the same versions. Whoever
-        begins elsewhere, as a step was late, has versions of its own: turns under the same one are compared.
+        """Choose behind which versions the steps of ``replica`` come, by stage. Where replicas begin under the same
+        owners, their steps are the same ones, under the same versions. Whoever begins elsewhere, as a step was late,
+        has versions of its own: turns under the same one are compared.
         """
         used = _used(self._replicas.living)
         begins = {stage.name: stage.assignment.owner for stage in replica.job.stages}

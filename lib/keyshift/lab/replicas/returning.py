@@ -135,7 +135,7 @@ class Return:
             self._check()
 
     def _kept(self, source: LedReplica) -> ResumePoint | None:
-        """What was written down last, if that saves something. It stays."""
+        """Return what was written down last, if that saves something. It stays."""
         while (point := self._newest()) is not None and point.saves(source):
             self.begins_from = point.of, point.savepoint.name
             if self._newest() is point:  # otherwise it may be gone by now

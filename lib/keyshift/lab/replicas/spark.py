@@ -110,7 +110,7 @@ class Application:
         return self._ended is None and self._process.running
 
     def exception(self) -> str | None:
-        """Why its query is not under way any more; None if it was stopped."""
+        """Say why its query is not under way any more; None if it was stopped."""
         return (self._ended.why or None) if self._ended else "the process of the replica is gone"
 
     def stop(self) -> None:
@@ -170,7 +170,7 @@ class Application:
         self.kill()
 
     def _below(self) -> list[psutil.Process]:
-        """What runs below it, also if it has died itself."""
+        """List what runs below it, also if it has died itself."""
         found = {*self._spark}
         with contextlib.suppress(psutil.NoSuchProcess):
             if self._process.running:

@@ -75,8 +75,9 @@ def hopeless(said: list[Second], first: int) -> bool:
 
 
 def late_ms(progress: Sequence[Progress], since: float, rate: float) -> float:
-    """How late the last events of a burst are offered, of which ``rate`` a second are due from the moment ``since`` on,
-    all sources together; 0 if nobody can say. A generator that is full offers the same share of them all the time.
+    """Compute how late the last events of a burst are offered, of which ``rate`` a second are due from the moment
+    ``since`` on, all sources together; 0 if nobody can say. A generator that is full offers the same share of them all
+    the time.
     """
     told = [each for each in progress if each.at >= since + TOLD_S]
     if len(told) < 2:

@@ -25,7 +25,7 @@ from keyshift.protocol.slot.situation import ActiveStep, Situation
 class Consequences(Situation[Record]):
     """What follows from an event, and changes the situation; the rest is effects, for whoever drives the slot."""
 
-    def _advance(self, touched: Iterable[int] = ()) -> list[SlotEffect]:
+    def _advance(self, touched: Iterable[UnitId] = ()) -> list[SlotEffect]:
         """Do what follows from an event. Of the step's units only those ``touched`` by it may be ready to go now."""
         effects: list[SlotEffect] = []
         if step := self._step:
@@ -33,7 +33,7 @@ class Consequences(Situation[Record]):
                 step.aligned = True
                 touched = [*step.other, *touched]
             for unit in sorted(touched, key=lambda unit: unit not in step.asked):  # what somebody waits for goes first
-                effects += self._hand_over(step, UnitId(unit))
+                effects += self._hand_over(step, unit)
             effects += self._report(step)
         if self._ending.over or self._ending.at_savepoint or self._snapshot:
             effects += [rest for unit in sorted(self._partial) for rest in self._complete(unit)]
@@ -168,13 +168,13 @@ class Consequences(Situation[Record]):
         step.hops[unit] += 1
         return Send(unit, step.other[unit], step.version, routers, step.hops[unit])
 
-    def _ask(self, unit: int, router: int) -> list[SlotEffect]:
+    def _ask(self, unit: UnitId, router: int) -> list[SlotEffect]:
         """Ask the other slot of the move, once per stay of ``unit`` there."""
         step = self._step
         if step is None or unit in step.wanted or self._phases[unit] not in AT_THE_OTHER:
             return []
         step.wanted.add(unit)
-        return [Request(UnitId(unit), step.other[UnitId(unit)], step.version, RouterId(router), step.hops[unit])]
+        return [Request(unit, step.other[unit], step.version, RouterId(router), step.hops[unit])]
 
     def _complete(self, unit: UnitId) -> list[SlotEffect]:
         """Ask for the rest of a partial unit, once."""
@@ -183,7 +183,7 @@ class Consequences(Situation[Record]):
         self._partial[unit] = True
         return [Complete(unit)]
 
-    def _move(self, unit: int, event: Event, otherwise: str) -> None:
+    def _move(self, unit: UnitId, event: Event, otherwise: str) -> None:
         """Let ``event`` happen to ``unit``. Raises ProtocolViolation, with ``otherwise``, if its phase forbids it."""
         try:
             self._phases.move(unit, event)

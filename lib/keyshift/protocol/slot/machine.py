@@ -83,7 +83,7 @@ class SlotMachine(Consequences[Record]):
 
     # -- state that comes and goes ------------------------------------------------------------------------------------
 
-    def requested(self, unit: int, version: Version, router: int, hop: int) -> list[SlotEffect]:
+    def requested(self, unit: UnitId, version: Version, router: int, hop: int) -> list[SlotEffect]:
         """Another slot asks for ``unit``, because a record of ``router`` waits there. Outdated calls change nothing.
 
         ``hop`` is that of the ``Request``: one that is repeated takes no unit back that was lent again meanwhile.
@@ -92,14 +92,14 @@ class SlotMachine(Consequences[Record]):
         if step is None or step.version != version:
             return []
         if self._phases[unit] in (Phase.LENDING, Phase.BACK, Phase.SENDING):
-            return [Hurry(UnitId(unit))]
+            return [Hurry(unit)]
         if hop < step.hops[unit]:
             return []
         if unit in step.leaving or unit in step.arriving:
             step.asked[unit] = router
         return self._advance([unit])
 
-    def arrived(self, unit: int, routers: frozenset[int] | None = None, partial: bool = False) -> list[SlotEffect]:
+    def arrived(self, unit: UnitId, routers: frozenset[int] | None = None, partial: bool = False) -> list[SlotEffect]:
         """The state of ``unit`` is here: for good, or lent for the records of ``routers``; with all its keys or not.
 
         Raises ProtocolViolation if it was not expected (or came twice).
@@ -112,33 +112,33 @@ class SlotMachine(Consequences[Record]):
             if routers is not None and unit in step.arriving:
                 step.borrowed[unit] = routers
         if partial:
-            self._partial[UnitId(unit)] = False
+            self._partial[unit] = False
         self._queues.close(unit)
         return self._advance([unit])
 
-    def opened(self, unit: int) -> list[SlotEffect]:
+    def opened(self, unit: UnitId) -> list[SlotEffect]:
         """``unit``, which was lent to this slot, is ours for good. Raises ProtocolViolation if it is not here."""
         self._move(unit, Event.OPEN, f"unit {unit} opened, which is not lent to us")
         if self._step:
             del self._step.borrowed[unit]
         return self._advance()
 
-    def acknowledged(self, unit: int) -> list[SlotEffect]:
+    def acknowledged(self, unit: UnitId) -> list[SlotEffect]:
         """The other side has installed ``unit`` (or knows that it is open)."""
         self._move(unit, Event.ACKNOWLEDGE, f"unit {unit} acknowledged, which was not sent")
-        return [Forget(UnitId(unit)), *self._advance([unit])]
+        return [Forget(unit), *self._advance([unit])]
 
-    def completed(self, unit: int) -> list[SlotEffect]:
+    def completed(self, unit: UnitId) -> list[SlotEffect]:
         """Every key of the partial ``unit`` is here. Raises ProtocolViolation if it is not partial."""
         if unit not in self._partial:
             raise self._violation(f"unit {unit} completed, which was not partial")
-        del self._partial[UnitId(unit)]
+        del self._partial[unit]
         return self._advance([unit])
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def admit(self, router: int, version: Version, units: AbstractSet[int]) -> AbstractSet[int]:
-        """Which of a frame's ``units`` have to wait: their records go to ``hold``; all others are processed now.
+    def admit(self, router: int, version: Version, units: AbstractSet[UnitId]) -> AbstractSet[UnitId]:
+        """Find which of a frame's ``units`` have to wait: their records go to ``hold``; all others are processed now.
 
         Raises ProtocolViolation for a record that must not be here: of a unit this slot does not own, or routed under
         another version than its router's last barrier said or its unit's move allows.
@@ -150,8 +150,8 @@ class SlotMachine(Consequences[Record]):
             return frozenset()
         return self._waiting(router, version, units)
 
-    def _waiting(self, router: int, version: Version, units: AbstractSet[int]) -> AbstractSet[int]:
-        """Which of a frame's ``units`` have to wait, when something waits or moves."""
+    def _waiting(self, router: int, version: Version, units: AbstractSet[UnitId]) -> AbstractSet[UnitId]:
+        """Find which of a frame's ``units`` have to wait, when something waits or moves."""
         step, what = self._step, f"router {router} sent a record of unit {{}} under version {version}"
         missing = units - self.serving
         if strange := [u for u in missing if u not in self._queues and self._phases[u] not in AWAY]:
@@ -166,7 +166,7 @@ class SlotMachine(Consequences[Record]):
             return units
         return held | {unit for unit in units & step.borrowed.keys() if router not in step.borrowed[unit]}
 
-    def hold(self, unit: int, router: int, record: Record, size: int = 0) -> list[SlotEffect]:
+    def hold(self, unit: UnitId, router: int, record: Record, size: int = 0) -> list[SlotEffect]:
         """Queue a record, of ``size`` bytes, of a unit that ``admit`` said must wait."""
         if unit not in self._queues and not self._blocked and self._phases[unit] not in AWAY | ON_LOAN:
             raise self._violation(f"a record of unit {unit} is held, which has no queue")
@@ -177,7 +177,7 @@ class SlotMachine(Consequences[Record]):
         """Ask for all units that records wait for, whatever the transfer: the queues have become long."""
         return [effect for unit in self._waited_for() for effect in self._ask(unit, -1)]
 
-    def drain(self, most: int) -> tuple[list[Record], list[int]]:
+    def drain(self, most: int) -> tuple[list[Record], list[UnitId]]:
         """Give up to ``most`` queued records whose unit is here by now, oldest first per unit and router; and the units
         of which none is left. The caller processes the records, and calls ``drained`` with the units then.
         """
@@ -186,7 +186,7 @@ class SlotMachine(Consequences[Record]):
         if step and self._blocked:
             ready &= step.leaving  # what came before the barriers has to be in the state that leaves
         records: list[Record] = []
-        emptied: list[int] = []
+        emptied: list[UnitId] = []
         for unit in [unit for unit in queues.filled if unit in ready]:
             records += queues.take(unit, most - len(records), step.borrowed.get(unit) if step else None)
             if unit not in queues:
@@ -195,7 +195,7 @@ class SlotMachine(Consequences[Record]):
                 break
         return records, emptied
 
-    def drained(self, emptied: list[int]) -> list[SlotEffect]:
+    def drained(self, emptied: list[UnitId]) -> list[SlotEffect]:
         """The records that ``drain`` gave are processed, and none of the units ``emptied`` waits any more.
 
         Not before: what follows may be that a unit goes on its way, or the capture of a snapshot, whose state has to

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from enum import StrEnum, auto
 
+from keyshift.model.keys import UnitId
+
 
 class Phase(StrEnum):
     """Where the state of a unit is, as far as this slot knows, and what becomes of the unit's records here."""
@@ -79,25 +81,25 @@ NOT_INSTALLED = UNACKNOWLEDGED | {Phase.ARRIVING, Phase.BORROWED}
 STANDING = NOT_RELEASED | ON_LOAN  # no event time passes once a router has switched
 
 
-class Phases(dict[int, Phase]):
+class Phases(dict[UnitId, Phase]):
     """The phases of the units of one slot; units that are not listed are elsewhere.
 
     ``serving`` and ``expected`` are its units in a phase of ``SERVED`` and of ``AWAITED``.
     """
 
-    def __init__(self, serving: Iterable[int], expected: Iterable[int]) -> None:
+    def __init__(self, serving: Iterable[UnitId], expected: Iterable[UnitId]) -> None:
         self.serving, self.expected = set(serving), set(expected)
         super().__init__(dict.fromkeys(self.serving, Phase.HERE) | dict.fromkeys(self.expected, Phase.EXPECTED))
         self._count = dict.fromkeys(Phase, 0) | Counter(self.values())
 
-    def __missing__(self, unit: int) -> Phase:
+    def __missing__(self, unit: UnitId) -> Phase:
         return Phase.ELSEWHERE
 
     def any(self, phases: AbstractSet[Phase]) -> bool:
         """Whether a unit is in one of ``phases``."""
         return any(map(self._count.__getitem__, phases))
 
-    def move(self, unit: int, event: Event) -> None:
+    def move(self, unit: UnitId, event: Event) -> None:
         """Let ``event`` happen to ``unit``. Raises KeyError, and changes nothing, if it cannot in the unit's phase."""
         after = TRANSITIONS[self[unit]][event]
         if unit in self:

@@ -23,10 +23,10 @@ class ActiveStep:
     leaving: frozenset[UnitId]
     arriving: frozenset[UnitId]
     aligned: bool = False  # every router has switched: what leaves is final
-    hops: Counter[int] = field(default_factory=Counter)  # how often each unit has changed hands so far
-    asked: dict[int, int] = field(default_factory=dict)  # unit that the other slot asks for -> router of its record
-    wanted: set[int] = field(default_factory=set)  # units for which this slot has asked the other
-    borrowed: dict[int, AbstractSet[int]] = field(default_factory=dict)  # unit -> routers whose records it may meet
+    hops: Counter[UnitId] = field(default_factory=Counter)  # how often each unit has changed hands so far
+    asked: dict[UnitId, int] = field(default_factory=dict)  # unit that the other slot asks for -> router of its record
+    wanted: set[UnitId] = field(default_factory=set)  # units for which this slot has asked the other
+    borrowed: dict[UnitId, AbstractSet[int]] = field(default_factory=dict)  # unit -> routers whose records it may meet
     released: bool = False  # all that leaves has left, and that was reported
     installed: bool = False  # all that arrives is here, and that was reported
 
@@ -40,8 +40,8 @@ class Situation(Generic[Record]):
         self,
         slot: int,
         routers: int,
-        serving: Iterable[int] = (),
-        expected: Iterable[int] = (),
+        serving: Iterable[UnitId] = (),
+        expected: Iterable[UnitId] = (),
         version: Version = NO_VERSION,
     ) -> None:
         self.slot = slot
@@ -57,11 +57,11 @@ class Situation(Generic[Record]):
         self._snapshot: PendingSnapshot | None = None
         self._last_snapshot = 0  # version of the last one, whatever became of it
 
-    def phase_of(self, unit: int) -> Phase:
-        """Where ``unit`` is, and what becomes of its records here."""
+    def phase_of(self, unit: UnitId) -> Phase:
+        """Return where ``unit`` is, and what becomes of its records here."""
         return self._phases[unit]
 
-    def version_of(self, unit: int) -> Version:
+    def version_of(self, unit: UnitId) -> Version:
         """A version under which this slot owns ``unit``, which is here."""
         return self._step.version if self._step and unit in self._step.arriving else self.version
 
@@ -70,11 +70,11 @@ class Situation(Generic[Record]):
         """Served units of which keys are elsewhere."""
         return self._partial.keys()
 
-    def is_lent(self, unit: int, version: Version) -> bool:
+    def is_lent(self, unit: UnitId, version: Version) -> bool:
         """Whether ``unit`` was lent to this slot by the step of ``version``, and is here."""
         return self._step is not None and self._step.version == version and self._phases[unit] in ON_LOAN
 
-    def awaits(self, unit: int, version: Version, hop: int) -> bool:
+    def awaits(self, unit: UnitId, version: Version, hop: int) -> bool:
         """Whether this handing over of ``unit`` has not come yet (``version`` 0: from a batch or savepoint before)."""
         step = self._step
         if step and self._phases[unit] in AT_THE_OTHER:
@@ -82,7 +82,7 @@ class Situation(Generic[Record]):
         return unit in self.expected and version == 0
 
     @property
-    def wanted(self) -> list[int]:
+    def wanted(self) -> list[UnitId]:
         """Expected units, those with queued records first."""
         first = self._waited_for()
         return first + list(self.expected.difference(first))
@@ -92,14 +92,14 @@ class Situation(Generic[Record]):
         """The sizes of all records that wait."""
         return self._queues.bytes
 
-    def idle(self, units: Iterable[int]) -> list[int]:
-        """Which of ``units`` are here with no record waiting and no older one to come: their timers may fire."""
+    def idle(self, units: Iterable[UnitId]) -> list[UnitId]:
+        """Find which of ``units`` are here with no record waiting and no older one to come: their timers may fire."""
         if self._blocked:
             return []
         here = (unit for unit in units if unit in self.serving and unit not in self._queues)
         return [unit for unit in here if not self.stands(unit)]
 
-    def stands(self, unit: int) -> bool:
+    def stands(self, unit: UnitId) -> bool:
         """Whether no event time may pass for ``unit``: records from before what this slot has seen may still meet it.
 
         They come behind one router's barrier at its destination, and before another's at its source. To be asked for
@@ -143,7 +143,7 @@ class Situation(Generic[Record]):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _waited_for(self) -> list[int]:
+    def _waited_for(self) -> list[UnitId]:
         """Expected units of which records wait, those of most records first."""
         units = self._queues.filled.keys() & self.expected
         return sorted(units, key=lambda unit: -len(self._queues[unit]))

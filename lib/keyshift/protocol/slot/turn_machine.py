@@ -7,7 +7,7 @@ barriers of its step were not delivered here, even if other slots have theirs.
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
-from keyshift.model.keys import Version
+from keyshift.model.keys import UnitId, Version
 from keyshift.protocol.slot.machine import SlotMachine
 from keyshift.protocol.slot.queues import Record
 from keyshift.protocol.slot.situation import ActiveStep
@@ -22,23 +22,23 @@ class TurnMachine(SlotMachine[Record]):
         return self.expected <= self._of_later
 
     @property
-    def _of_later(self) -> AbstractSet[int]:
+    def _of_later(self) -> AbstractSet[UnitId]:
         """Units that are this slot's only behind barriers that were not delivered."""
         step = self._step
         return step.arriving if step and step.version not in self._heard.values() else frozenset()
 
-    def version_of(self, unit: int) -> Version:
+    def version_of(self, unit: UnitId) -> Version:
         """The version of the barriers that were delivered last: what is here then belongs here. When a step ends in a
         slot is up to how quickly state travels.
         """
         return Version(max(self._heard.values()))
 
-    def idle(self, units: Iterable[int]) -> list[int]:
+    def idle(self, units: Iterable[UnitId]) -> list[UnitId]:
         """See ``Situation.idle``. No time passes for what came early: it left a slot that may be behind this one."""
         later = self._of_later
         return super().idle(unit for unit in units if unit not in later)
 
-    def stands(self, unit: int) -> bool:
+    def stands(self, unit: UnitId) -> bool:
         """Say no: a unit leaves with the barriers of all routers, and no record is worked on between them.
 
         A slot without turns takes state that has come for a sign that routers have switched, and stops the time of what

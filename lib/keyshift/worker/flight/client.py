@@ -16,7 +16,7 @@ import pyarrow.flight as flight
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable, service_errors
-from keyshift.model.keys import UnitId
+from keyshift.model.keys import SlotId, UnitId
 from keyshift.model.messages import decode, encode
 from keyshift.runtime.key_access import Stay, WrittenKeys
 from keyshift.runtime.row import Row
@@ -136,7 +136,7 @@ class StateClients:
     def push(
         self,
         address: str,
-        slot: int,
+        slot: SlotId,
         home: str,
         shipments: Iterable[Shipment],
         sent: Callable[[Shipment, int], None],
@@ -158,7 +158,13 @@ class StateClients:
         self._put(address, TakeUnits(slot), map(fragments, shipments), acknowledged)
 
     def copy(
-        self, address: str, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]
+        self,
+        address: str,
+        slot: SlotId,
+        unit: UnitId,
+        part: CopyPart,
+        batches: list[pa.RecordBatch],
+        deleted: list[int],
     ) -> None:
         """Send a part of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
         label = Label(UnitId(unit), part=part, deleted=tuple(deleted))
@@ -228,7 +234,9 @@ class StateClients:
         if not went:
             raise ServiceUnavailable(f"{address} takes no more")
 
-    def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Shipment]], object]) -> None:
+    def pull(
+        self, address: str, slot: SlotId, units: list[UnitId], arrived: Callable[[list[Shipment]], object]
+    ) -> None:
         """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
         begun = self._begun.setdefault((address, slot), {})
         wanted = tuple(Pulled(UnitId(unit), len(begun[unit][1]) if unit in begun else 0) for unit in units)
@@ -236,7 +244,7 @@ class StateClients:
             if some:
                 arrived([Shipment.arrived(*unit) for unit in some])
 
-    def left_rows(self, address: str, slot: int) -> list[Row]:
+    def left_rows(self, address: str, slot: SlotId) -> list[Row]:
         """Fetch the rows of routers that ``slot`` left at ``address``."""
         found: list[Row] = []
         for chunk in self._get(address, GiveRows(slot)):

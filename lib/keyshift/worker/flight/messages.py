@@ -9,7 +9,7 @@ from pydantic import Field, PlainSerializer
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import NO_VERSION, RouterId, UnitId, Version
+from keyshift.model.keys import NO_VERSION, RouterId, SlotId, UnitId, Version
 from keyshift.model.messages import codec, decode, encode
 from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
@@ -44,7 +44,7 @@ class Opened(NamedTuple):
 class OfStep:
     """Messages of a step for ``slot``."""
 
-    slot: int
+    slot: SlotId
     wanted: tuple[Wanted, ...] = ()
     opened: tuple[Opened, ...] = ()
     kind: Literal["of step"] = "of step"
@@ -54,15 +54,15 @@ class OfStep:
 class Taken:
     """What ``slot`` had left there at the end of a batch has come."""
 
-    slot: int
-    units: tuple[int, ...]
+    slot: SlotId
+    units: tuple[UnitId, ...]
     kind: Literal["taken"] = "taken"
 
 
 class DroppedCopy(NamedTuple):
     """The copy of ``unit`` of this ``epoch``: another owner may have made one of another meanwhile."""
 
-    unit: int
+    unit: UnitId
     epoch: int
 
 
@@ -70,7 +70,7 @@ class DroppedCopy(NamedTuple):
 class CopiesDropped:
     """``slot`` needs no such copies."""
 
-    slot: int
+    slot: SlotId
     copies: tuple[DroppedCopy, ...]
     kind: Literal["copies dropped"] = "copies dropped"
 
@@ -90,7 +90,7 @@ Message = OfStep | Taken | CopiesDropped | KeysDropped
 class TakeUnits:
     """A stream: units for ``slot``."""
 
-    slot: int
+    slot: SlotId
     kind: Literal["units"] = "units"
 
 
@@ -98,7 +98,7 @@ class TakeUnits:
 class TakeCopies:
     """A stream: parts of copies for ``slot``."""
 
-    slot: int
+    slot: SlotId
     kind: Literal["copies"] = "copies"
 
 
@@ -113,7 +113,7 @@ class Pulled(NamedTuple):
 class GiveSealed:
     """A stream: units that ``slot`` left there at the end of a batch, but for the fragments that have come."""
 
-    slot: int
+    slot: SlotId
     units: tuple[Pulled, ...]
     kind: Literal["sealed"] = "sealed"
 
@@ -122,7 +122,7 @@ class GiveSealed:
 class GiveRows:
     """A stream: rows of routers that ``slot`` had not worked on when it left there, at the end of a batch."""
 
-    slot: int
+    slot: SlotId
     kind: Literal["rows"] = "rows"
 
 
@@ -227,7 +227,7 @@ class Shipment(Label):
     timers: pa.RecordBatch | None = None
 
     def leaving(self, home: str, schema: pa.Schema, chunk_bytes: int) -> tuple[Label, Iterable[pa.RecordBatch]]:
-        """What has to travel: the label, and the batches of values. The same ones whenever it is called."""
+        """Return what has to travel: the label, and the batches of values. The same ones whenever it is called."""
         assert self.state is not None
         # First, as the batches are the same from then on. Not if the keys stay: they are used where they are.
         reference = "" if self.partial else self.state.hand_over()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import pyarrow.flight as flight
 
 from keyshift.model import frames
+from keyshift.model.keys import SlotId
 from keyshift.model.messages import decode, encode
 from keyshift.state import rows
 from keyshift.wire import spark_rows
@@ -60,7 +61,7 @@ class StateServer(flight.FlightServerBase):
         self.address = f"{host}:{self.port}"
         self._holder = holder
         self._chunk_bytes = chunk_bytes
-        self._begun: dict[int, messages.Begun] = {}  # by slot
+        self._begun: dict[SlotId, messages.Begun] = {}  # by slot
         self.moved_at = 0.0  # when state came last; by the monotonic clock
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -138,7 +139,7 @@ class StateServer(flight.FlightServerBase):
             fragments = messages.fragments(label, values, self._holder.state_schema, state.timers.export())
             yield from (fragment for fragment in fragments if fragment.number >= come)
 
-    def _give_rows(self, slot: int, writer: Any) -> None:
+    def _give_rows(self, slot: SlotId, writer: Any) -> None:
         """Give the rows that a slot left here at the end of a batch, some in each message."""
         try:
             left = self._holder.sealed_rows(slot)

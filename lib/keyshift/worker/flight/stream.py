@@ -56,7 +56,7 @@ class Stream:
         return chunk
 
     def answers(self) -> Iterator[bytes]:
-        """What the other side says, without state, until the end."""
+        """Give what the other side says, without state, until the end."""
         while (chunk := self.read()) is not None:
             yield chunk.app_metadata.to_pybytes()
 

@@ -20,7 +20,7 @@ class SlotAnswers:
         self._since_us = now_us()
 
     def measured(self) -> Measured:
-        """What the slot has measured so far; under its lock."""
+        """Return what the slot has measured so far; under its lock."""
         core = self._shared.core
         sent = self._effects.couriers.measures() | {
             "copied_bytes": self._effects.replicator.copied_bytes,

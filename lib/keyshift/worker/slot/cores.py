@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from keyshift.model.keys import Version
+from keyshift.model.keys import UnitId, Version
 from keyshift.protocol import slot as protocol
 from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.computation import Computation
@@ -36,9 +36,9 @@ def make_core(
     stage: KeyedStage,
     store: Store,
     shape: Shape,
-    states: dict[int, UnitState],
-    fresh: Sequence[int],
-    expected: Sequence[int],
+    states: dict[UnitId, UnitState],
+    fresh: Sequence[UnitId],
+    expected: Sequence[UnitId],
     version: Version,
 ) -> ArrowCore:
     """Make a slot's core, of ``states``, units that begin ``fresh``, and ``expected`` ones with state elsewhere."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from keyshift.clock import now_us
-from keyshift.model.keys import NO_VERSION, Version
+from keyshift.model.keys import NO_VERSION, SlotId, Version
 from keyshift.model.records import UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol import slot as protocol
 from keyshift.protocol.coordinator import StepPhase
@@ -67,8 +67,8 @@ class SlotEffects:
         if core.log.new:
             self._shared.faults.heard(core.log.new)
             core.log.stamp(now_us())
-        leaving: dict[int, list[Shipment]] = {}  # by slot, as what goes together travels together
-        messages: dict[int, list[StepMessage]] = {}
+        leaving: dict[SlotId, list[Shipment]] = {}  # by slot, as what goes together travels together
+        messages: dict[SlotId, list[StepMessage]] = {}
         effects = core.take_effects()
         routed = self._promise(core.results) if any(isinstance(effect, Leave) for effect in effects) else NO_VERSION
         for effect in effects:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
-from keyshift.model.keys import UnitId, Version
+from keyshift.model.keys import SlotId, UnitId, Version
 from keyshift.runtime.key_access import SLICE_KEYS, Stay
 from keyshift.runtime.row import Row
 from keyshift.runtime.snapshots import Snapshots
@@ -38,7 +38,7 @@ class EndedSlot:
     repeated there.
     """
 
-    def __init__(self, slot: int, version: Version) -> None:
+    def __init__(self, slot: SlotId, version: Version) -> None:
         self.slot, self._version = slot, version
 
     def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:
@@ -50,7 +50,7 @@ class EndedSlot:
         """Raise KeyshiftError if it is newer."""
         self._refuse_newer([*(each.version for each in message.wanted), *(each.version for each in message.opened)])
 
-    def _refuse_newer(self, versions: Iterable[int]) -> None:
+    def _refuse_newer(self, versions: Iterable[Version]) -> None:
         if (newest := max(versions, default=0)) > self._version:
             raise KeyshiftError(f"slot {self.slot} ended its batch at version {self._version}, this is of {newest}")
 
@@ -58,12 +58,14 @@ class EndedSlot:
 class Copies:
     """Copies of units that other slots own, kept here for a slot that may get them. Parts come in order, or anew."""
 
-    def __init__(self, make: Callable[[int, int], UnitState]) -> None:
+    def __init__(self, make: Callable[[SlotId, UnitId], UnitState]) -> None:
         self._make = make  # from slot and unit, a state without keys
         self._lock = threading.Lock()
-        self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
+        self._copies: dict[tuple[SlotId, UnitId], tuple[CopyPart, UnitState]] = {}
 
-    def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
+    def add(
+        self, slot: SlotId, unit: UnitId, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]
+    ) -> None:
         """Add a part, see ``SlotHost.copy``. Raises KeyshiftError for one that does not follow the one before."""
         epoch, number = part
         with self._lock:
@@ -81,14 +83,14 @@ class Copies:
         with self._lock:
             self._copies[slot, unit] = part, copy
 
-    def take(self, slot: int, unit: int, part: CopyPart) -> UnitState | None:
+    def take(self, slot: SlotId, unit: UnitId, part: CopyPart) -> UnitState | None:
         """The copy, if it is here and has all parts up to ``part``, perhaps more; it is not kept."""
         epoch, number = part
         with self._lock:
             (begun, last), copy = self._copies.pop((slot, unit), ((epoch, -1), None))
         return copy if begun == epoch and last >= number else None
 
-    def drop(self, slot: int, copies: Container[tuple[int, int]] | None = None) -> None:
+    def drop(self, slot: SlotId, copies: Container[tuple[UnitId, int]] | None = None) -> None:
         """Drop these ``copies`` (unit, epoch; None: all), which ``slot`` does not need."""
         with self._lock:
             for (of, unit), ((epoch, _), _) in [*self._copies.items()]:
@@ -104,25 +106,25 @@ class SlotHost:
         self.at_root = partial(Coordination, config.endpoints.zookeeper, nodes.of_job(config.job), config.token)
         operator = config.make_stage().operator()
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
-        self.left: dict[int, dict[int, UnitState]] = {}  # slot -> units it left here at the end of a batch
-        self.left_rows: dict[int, Sequence[Row]] = {}  # slot -> rows that it had not worked on then
+        self.left: dict[SlotId, dict[UnitId, UnitState]] = {}  # slot -> units it left here at the end of a batch
+        self.left_rows: dict[SlotId, Sequence[Row]] = {}  # slot -> rows that it had not worked on then
         self.lent: dict[Stay, UnitState] = {}  # units whose ownership has left, with the keys that did not
         self._written: dict[Stay, int] = {}  # number of the last values that came back
         self._open_store = partial(config.open_store, schema=operator.state_schema)
-        self._stores: dict[int, Store] = {}
-        self._last: frozenset[int] = frozenset()  # slots of the last batch that has begun here
-        self.working: set[int] = set()  # those whose batch is not over
+        self._stores: dict[SlotId, Store] = {}
+        self._last: frozenset[SlotId] = frozenset()  # slots of the last batch that has begun here
+        self.working: set[SlotId] = set()  # those whose batch is not over
         self.copies = Copies(lambda slot, unit: self.store(slot).unit(unit))
         # By slot: what of its state was written down, and where.
-        self.snapshots: dict[int, tuple[Snapshots, dict[int, list[Location]]]] = {}
+        self.snapshots: dict[SlotId, tuple[Snapshots, dict[UnitId, list[Location]]]] = {}
         self.warm = False  # whether what is slow the first time was done
         # By number: the slots that work here during a batch, or did so in the batch before.
-        self.tenants: dict[int, SlotTask | EndedSlot] = {}
+        self.tenants: dict[SlotId, SlotTask | EndedSlot] = {}
         self._lock = threading.Lock()  # of what is lent
         host = os.environ.get(POD_ADDRESS) or config.host
         self.server = StateServer(self, host, config.token, config.chunk_bytes, config.certificate)
 
-    def store(self, slot: int) -> Store:
+    def store(self, slot: SlotId) -> Store:
         """The store of ``slot`` in this process: what it leaves here, and copies for it, outlast its batch."""
         if slot not in self._stores:
             self._stores[slot] = self._open_store(slot)
@@ -134,7 +136,7 @@ class SlotHost:
         for store in self._stores.values():
             store.close()
 
-    def begin(self, slots: Iterable[int]) -> None:
+    def begin(self, slots: Iterable[SlotId]) -> None:
         """Begin a batch here, with these slots. Earlier ones are over: nobody needs the keys of units that left in
         them, nor what is here of slots that have been elsewhere for a whole batch.
         """
@@ -147,14 +149,16 @@ class SlotHost:
             self.lent.clear()
             self._written.clear()
 
-    def _gone(self, slot: int) -> None:
+    def _gone(self, slot: SlotId) -> None:
         """Drop what is here of ``slot``: whoever has it by now has all of its state."""
         self.left.pop(slot, None)
         self.left_rows.pop(slot, None)
         if (store := self._stores.pop(slot, None)) is not None:
             store.close()
 
-    def seal(self, slot: int, version: Version, states: dict[int, UnitState], left_rows: Sequence[Row] = ()) -> None:
+    def seal(
+        self, slot: SlotId, version: Version, states: dict[UnitId, UnitState], left_rows: Sequence[Row] = ()
+    ) -> None:
         """Keep the state of ``slot``, whose batch is over at ``version``, until the next holder has it, and rows that
         it has not worked on.
         """
@@ -175,15 +179,15 @@ class SlotHost:
 
     # -- for its server, in Flight's threads ---------------------------------------------------------------------------
 
-    def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:
+    def receive(self, slot: SlotId, shipments: list[Shipment]) -> list[bool]:
         """Take these units, which have come whole for ``slot``. False for a delta over a copy that is not here."""
         return self._tenant(slot).shipments_arrived(shipments)
 
-    def sealed(self, slot: int, unit: int) -> UnitState:
+    def sealed(self, slot: SlotId, unit: UnitId) -> UnitState:
         """State that ``slot`` left here at the end of a batch. Raises KeyError if it is not here."""
         return self.left[slot][unit]
 
-    def sealed_rows(self, slot: int) -> Sequence[Row]:
+    def sealed_rows(self, slot: SlotId) -> Sequence[Row]:
         """Rows of routers that ``slot`` left here at the end of a batch. Raises KeyError if there is nothing of it."""
         return self.left_rows[slot]
 
@@ -221,7 +225,9 @@ class SlotHost:
                 for key in deleted:
                     state.delete(key)
 
-    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]) -> None:
+    def copy(
+        self, slot: SlotId, unit: UnitId, part: CopyPart, batches: list[pa.RecordBatch], deleted: Sequence[int]
+    ) -> None:
         """Keep a part of a copy of ``unit`` for ``slot``; number 0 begins it anew."""
         if isinstance(self._tenant(slot), EndedSlot):
             raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
@@ -247,7 +253,7 @@ class SlotHost:
                         self.lent.pop(stay, None)
                         self._written.pop(stay, None)
 
-    def _tenant(self, slot: int) -> "SlotTask | EndedSlot":
+    def _tenant(self, slot: SlotId) -> "SlotTask | EndedSlot":
         tenant = self.tenants.get(slot)
         if tenant is None:
             raise KeyshiftError(f"slot {slot} is not in this process")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from keyshift.model.keys import Assignment, SlotId, Version
+from keyshift.model.keys import Assignment, SlotId, UnitId, Version
 from keyshift.ordering import Position, Setting, orderings
 from keyshift.runtime.arrow import by_time
 from keyshift.runtime.row import Row
@@ -18,7 +18,7 @@ from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import FaultPoints
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.attempt import AttemptLook
+from keyshift.worker.attempt import AttemptWatch
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import KeysDropped
 from keyshift.worker.order.following import Following
@@ -46,18 +46,18 @@ class _Found(NamedTuple):
     """
 
     version: Version
-    states: dict[int, UnitState]
+    states: dict[UnitId, UnitState]
     left: Sequence[Row] = ()
-    fresh: Sequence[int] = ()
-    expected: Sequence[int] = ()
+    fresh: Sequence[UnitId] = ()
+    expected: Sequence[UnitId] = ()
     fetch: Callable[[Arrivals, BeginWith], None] | None = None
 
 
-def make_slots(config: JobConfig, slots: Sequence[int]) -> Iterator[SlotTask]:
+def make_slots(config: JobConfig, slots: Sequence[SlotId]) -> Iterator[SlotTask]:
     """Make these ``slots``, as a batch begins with them in this process."""
     host_for(config).begin(slots)
     for slot in slots:
-        yield make_slot(config, SlotId(slot))
+        yield make_slot(config, slot)
 
 
 def make_slot(config: JobConfig, slot: SlotId) -> SlotTask:
@@ -138,14 +138,14 @@ def make_slot(config: JobConfig, slot: SlotId) -> SlotTask:
         arrivals=arrivals,
         answers=SlotAnswers(shared, effects, measures),
         output=output,
-        look=AttemptLook(config, coordination),
+        watch=AttemptWatch(config, coordination),
         following=following,
         works=works,
     )
 
 
-def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
-    """What there is of a slot in the first batch of an attempt."""
+def _first(config: JobConfig, slot: SlotId, assignment: Assignment) -> _Found:
+    """Find what there is of a slot in the first batch of an attempt."""
     owned, savepoint = assignment.units_of(slot), config.restore
     if savepoint is None:
         return _Found(assignment.version, {}, fresh=owned)
@@ -157,8 +157,8 @@ def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
     return _Found(assignment.version, {}, expected=owned, fetch=restore)
 
 
-def _following(slot: int, host: SlotHost, handover: nodes.Handover) -> _Found:
-    """What there is of a slot behind another batch."""
+def _following(slot: SlotId, host: SlotHost, handover: nodes.Handover) -> _Found:
+    """Find what there is of a slot behind another batch."""
     if handover.address == host.server.address:
         return _Found(handover.version, dict(host.left.pop(slot)), host.left_rows.pop(slot))
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from keyshift.model.errors import Damaged, ServiceUnavailable
+from keyshift.model.keys import UnitId
 from keyshift.model.markers import StateWritten
 from keyshift.objects import ByteProgress
 from keyshift.ordering import Position
@@ -17,7 +18,7 @@ from keyshift.wire.nodes import WRITING, Location, SlotSaved, Writing, of_slot, 
 from keyshift.wire.savepoint import SavepointStore, wholes
 from keyshift.worker.slot.shared import Shared
 
-UnitLocations = dict[int, list[Location]]  # of each unit, where its parts are: those of earlier snapshots first
+UnitLocations = dict[UnitId, list[Location]]  # of each unit, where its parts are: those of earlier snapshots first
 SAY_S = 1.0  # between two words about what is being written
 
 
@@ -59,7 +60,7 @@ class SlotSnapshots:
         self._shared.markers.freeze()
         self._shared.background.put(partial(self._save, savepoint, sorted(self._shared.core.states.items())))
 
-    def _save(self, savepoint: str, states: Sequence[tuple[int, UnitState]]) -> None:
+    def _save(self, savepoint: str, states: Sequence[tuple[UnitId, UnitState]]) -> None:
         with self._told(savepoint) as progress:
             locations = self._store_parts(savepoint, wholes(states), progress)
             self._answer(savepoint, SlotSaved(tuple(locations), position=self._stood.get(savepoint)))

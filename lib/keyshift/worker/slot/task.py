@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from keyshift.clock import now_us
 from keyshift.model.errors import MigrationFailed
+from keyshift.model.keys import SlotId
 from keyshift.model.markers import SlotStarted
 from keyshift.runtime.row import Row
 from keyshift.wire import nodes, protocol_logs
-from keyshift.worker.attempt import AttemptLook
+from keyshift.worker.attempt import AttemptWatch
 from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.order.following import Following
 from keyshift.worker.output import SlotOutput
@@ -49,7 +50,7 @@ class SlotTask:
     arrivals: Arrivals
     answers: SlotAnswers
     output: SlotOutput
-    look: AttemptLook
+    watch: AttemptWatch
     following: Following | None = None  # of a leader, if there are some
     works: Sequence[Chore] = ()
     deadline: float = field(default=0.0, init=False)  # by the monotonic clock, once the input has ended
@@ -58,7 +59,7 @@ class SlotTask:
     _waits: bool = field(default=False, init=False)  # it has waited for that long, and others were told
 
     @property
-    def slot(self) -> int:
+    def slot(self) -> SlotId:
         """Its number."""
         return self.shared.slot
 
@@ -164,7 +165,7 @@ class SlotTask:
         Raises ServiceUnavailable if the attempt is over.
         """
         time.sleep(0.002)
-        self.look.require()
+        self.watch.require()
         late = bool(self.deadline) and time.monotonic() > self.deadline and not self._others_read()
         with self.effects.turn() as core:
             self._raise_trouble()
@@ -201,7 +202,7 @@ class SlotTask:
         self.measures.answered((each for each in results if isinstance(each, pa.RecordBatch)), now)
         given = self.output.give(results, self.shared.markers.take(), now)
         if given:
-            self.look.put_off()
+            self.watch.put_off()
         return given
 
     def _raise_trouble(self) -> None:

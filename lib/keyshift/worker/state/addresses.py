@@ -4,6 +4,7 @@ import threading
 from functools import partial
 
 from keyshift.model.errors import MigrationFailed
+from keyshift.model.keys import SlotId
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ADDRESSES
 
@@ -16,10 +17,10 @@ class Addresses:
 
     def __init__(self, coordination: Coordination, deadline_s: float) -> None:
         self._coordination, self._deadline_s = coordination, deadline_s
-        self._known: dict[int, str | None] = {}
+        self._known: dict[SlotId, str | None] = {}
         self._changed = threading.Condition()
 
-    def of(self, slot: int, within_s: float | None = None) -> str:
+    def of(self, slot: SlotId, within_s: float | None = None) -> str:
         """The address of ``slot``; after a batch boundary it may take a moment until there is one.
 
         A slot whose batch is over is where it was: it still says what it has (``slot.host.EndedSlot``). Raises
@@ -36,7 +37,7 @@ class Addresses:
                 raise MigrationFailed(f"slot {slot} did not say where it is within {within_s:g} s")
             return str(self._known[slot])
 
-    def _heard(self, slot: int, address: str) -> None:
+    def _heard(self, slot: SlotId, address: str) -> None:
         with self._changed:
             self._known[slot] = address
             self._changed.notify_all()

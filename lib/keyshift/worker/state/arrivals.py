@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from keyshift.clock import now_us
 from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
+from keyshift.model.keys import UnitId
 from keyshift.model.records import UnitCame
 from keyshift.objects import damage_told
 from keyshift.runtime.row import Row
@@ -29,7 +30,7 @@ class Arrivals:
 
     def __init__(self, shared: Shared, turn: CoreTurn, times: dict[int, tuple[int, int]]) -> None:
         self._shared, self._turn, self._times = shared, turn, times
-        self._here: list[int] = []  # units that were fetched
+        self._here: list[UnitId] = []  # units that were fetched
 
     def take(self, shipments: list[Shipment]) -> list[bool]:
         """Builds the states, then hands them to the core.
@@ -69,7 +70,7 @@ class Arrivals:
             raise
 
     def _built(self, shipment: Shipment) -> UnitState | None:
-        """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
+        """Build what has come, on top of the copy here if it is a delta; None if there is no such copy."""
         state: UnitState | None
         if shipment.reference:
             state = self._shared.store.adopt(shipment.unit, shipment.reference)
@@ -93,7 +94,7 @@ class Arrivals:
     # only (``daemon.STAYS_S``). A call that fails is repeated. Raises ServiceUnavailable if nothing has come for the
     # deadline.
 
-    def pull(self, units: Sequence[int], address: str) -> None:
+    def pull(self, units: Sequence[UnitId], address: str) -> None:
         """Fetch units from the process at ``address``, which held the slot in the batch before."""
         slot, clients = self._shared.slot, self._shared.clients
 
@@ -101,7 +102,7 @@ class Arrivals:
             with contextlib.suppress(ServiceUnavailable):  # what was not told keeps its memory there for a while
                 clients.tell(address, Taken(slot, tuple(self._here)))
 
-        def get(some: list[int]) -> None:
+        def get(some: list[UnitId]) -> None:
             clients.pull(address, slot, some, self._came)
             tell()
 
@@ -120,12 +121,12 @@ class Arrivals:
         again(f"rows of slot {shared.slot} from {address}", shared.closed, get, shared.config.deadline_s)
         return found
 
-    def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
+    def restore(self, units: Sequence[UnitId], store: SavepointStore, savepoint: str) -> None:
         """Restore units from a savepoint, and say so; also how far it is, and if it is not there as it was written."""
         begin_us, said_at, shared = now_us(), time.monotonic(), self._shared
-        locations: dict[int, list[Location]] = {}
+        locations: dict[UnitId, list[Location]] = {}
 
-        def get(some: list[int]) -> None:
+        def get(some: list[UnitId]) -> None:
             nonlocal said_at
             locations.update(locations or store.locations(savepoint, shared.config.stage))
             for portion in store.read({unit: locations[unit] for unit in some}):
@@ -144,11 +145,11 @@ class Arrivals:
             came = tuple(UnitCame(unit, *self._times[unit]) for unit in units if unit in self._times)
         shared.coordination.acknowledge(RESTORED[shared.slot], Restored(came, begin_us))
 
-    def _fetch(self, name: str, units: Sequence[int], get: Callable[[list[int]], None], most: int) -> None:
+    def _fetch(self, name: str, units: Sequence[UnitId], get: Callable[[list[UnitId]], None], most: int) -> None:
         """Call ``get`` with at most ``most`` units, again and again, those first that the slot waits for most."""
         shared = self._shared
 
-        def following() -> list[int]:
+        def following() -> list[UnitId]:
             with shared.lock:
                 wanted = shared.core.machine.wanted
             missing = set(units).difference(self._here)

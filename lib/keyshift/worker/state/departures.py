@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from keyshift.model.errors import KeyshiftError
-from keyshift.model.keys import Mode, Step
+from keyshift.model.keys import Mode, SlotId, Step, UnitId
 from keyshift.protocol.slot import Open, Request
 from keyshift.worker.flight.messages import Acknowledged, KeysDropped, OfStep, Opened, Shipment, Wanted
 from keyshift.worker.slot.cores import ArrowCore
@@ -26,8 +26,8 @@ class Departures:
         self._slot, self._clients, self._failed = shared.slot, shared.clients, shared.background.failed
         self._at, self._addresses = shared.host.server.address, addresses
         self._turn, self._sent = turn, sent
-        self._outboxes: dict[int, Outbox] = {}
-        self._messengers: dict[int, Courier[StepMessage]] = {}
+        self._outboxes: dict[SlotId, Outbox] = {}
+        self._messengers: dict[SlotId, Courier[StepMessage]] = {}
         self._greeted: set[str] = set()  # addresses
 
     def greet(self, step: Step) -> None:
@@ -39,19 +39,19 @@ class Departures:
                     self._clients.tell(address, KeysDropped())
                     self._greeted.add(address)
 
-    def send(self, destination: int, shipments: list[Shipment]) -> None:
+    def send(self, destination: SlotId, shipments: list[Shipment]) -> None:
         """Send these units."""
         if destination not in self._outboxes:
             name, push = f"slot {self._slot} to {destination}", partial(self._push, destination)
             self._outboxes[destination] = Outbox(name, push, self._failed)
         self._outboxes[destination].put(*shipments)
 
-    def hurry(self, unit: int) -> None:
+    def hurry(self, unit: UnitId) -> None:
         """Send this unit before all others, if it still waits."""
         for outbox in self._outboxes.values():
             outbox.hurry(unit)
 
-    def tell(self, slot: int, messages: list[StepMessage], mode: Mode) -> None:
+    def tell(self, slot: SlotId, messages: list[StepMessage], mode: Mode) -> None:
         """Deliver messages of a step of this mode."""
         if slot not in self._messengers:
             deliver = partial(self._deliver, slot)
@@ -67,7 +67,7 @@ class Departures:
 
     # -- couriers' threads --------------------------------------------------------------------------------------------
 
-    def _push(self, destination: int, shipments: Iterator[Shipment]) -> None:
+    def _push(self, destination: SlotId, shipments: Iterator[Shipment]) -> None:
         outbox = self._outboxes[destination]
 
         def sent(shipment: Shipment, size: int) -> None:
@@ -85,7 +85,7 @@ class Departures:
 
         self._clients.push(self._addresses.of(destination), destination, self._at, shipments, sent, acknowledged)
 
-    def _deliver(self, slot: int, messages: list[StepMessage]) -> None:
+    def _deliver(self, slot: SlotId, messages: list[StepMessage]) -> None:
         wanted = tuple(Wanted(m.unit, m.version, m.router, m.hop) for m in messages if isinstance(m, Request))
         opened = tuple(Opened(m.unit, m.version) for m in messages if isinstance(m, Open))
         self._clients.tell(self._addresses.of(slot), OfStep(slot, wanted, opened))

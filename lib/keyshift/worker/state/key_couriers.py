@@ -39,7 +39,7 @@ class KeyCouriers:
         self._couriers[address].send(errand, pause_s=errand.home.mode.fetch_interval_ms / 1000)
 
     def measures(self) -> dict[str, int]:
-        """What went over the wire, apart from whole units."""
+        """Return what went over the wire, apart from whole units."""
         return dict(self._measures)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import SlotId, UnitId
 from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
 from keyshift.wire.nodes import CopiesClose, CopiesWanted
@@ -28,7 +29,7 @@ SAY_S = 1.0  # between two words about what is being copied, and at most between
 
 @dataclass(slots=True)
 class _Copy:
-    holder: int
+    holder: SlotId
     epoch: int = 0  # of this beginning: a part of an earlier one, also of a batch before, may still be on its way
     number: int = -1  # of the last part that is there
     pending: set[int] = field(default_factory=set)  # keys of the part that is on its way, perhaps
@@ -70,10 +71,10 @@ class Replicator:
         self,
         state_schema: pa.Schema,
         clients: StateClients,
-        states: dict[int, UnitState],
-        expected: AbstractSet[int],
+        states: dict[UnitId, UnitState],
+        expected: AbstractSet[UnitId],
         lock: threading.Lock,
-        address_of: Callable[[int], str],
+        address_of: Callable[[SlotId], str],
         acknowledge: Callable[[str, CopiesClose], None],
         copying: Callable[[int], None],
         failed: Callable[[BaseException], None],
@@ -81,9 +82,13 @@ class Replicator:
         self._schema = state_schema  # with the key
         self._clients, self._states, self._expected, self._lock = clients, states, expected, lock
         self._address_of, self._acknowledge, self._copying, self._failed = address_of, acknowledge, copying, failed
-        self._wanted: dict[int, int] = {}  # unit -> holder: copies that have not begun, as the unit was not here yet
-        self._copies: dict[int, _Copy] = {}
-        self._useless: list[tuple[int, int, int]] = []  # holders, and units with epochs of copies they need no more
+        self._wanted: dict[
+            UnitId, SlotId
+        ] = {}  # unit -> holder: copies that have not begun, as the unit was not here yet
+        self._copies: dict[UnitId, _Copy] = {}
+        self._useless: list[
+            tuple[SlotId, UnitId, int]
+        ] = []  # holders, and units with epochs of copies they need no more
         self._rounds: _Rounds | None = None  # of the newest order
         self._closed = threading.Event()
         self._free = threading.Condition(lock)  # to look at states; also told of an order, and of the end
@@ -91,7 +96,7 @@ class Replicator:
         self._thread: threading.Thread | None = None
         self.copied_bytes = 0  # for all orders so far
 
-    def start(self, order: CopiesWanted, slot: int) -> None:
+    def start(self, order: CopiesWanted, slot: SlotId) -> None:
         """Keep a copy of each unit of ``slot`` at its holder from now on; under the slot's lock.
 
         A copy that is there for an earlier order stays, also one that is on its way, and is brought up to date.
@@ -103,7 +108,7 @@ class Replicator:
             self._rounds = _Rounds(order, self.copied_bytes)
         else:  # nobody was told what was copied for that one
             self._rounds = _Rounds(order, before.bytes_before, before.began_us)
-        wanted: dict[int, int] = {unit: holder for unit, owner, holder in order.copies if owner == slot}
+        wanted: dict[UnitId, SlotId] = {unit: holder for unit, owner, holder in order.copies if owner == slot}
         kept = {unit: copy for unit, copy in self._copies.items() if wanted.get(unit) == copy.holder}
         self._useless += sorted(
             (copy.holder, unit, copy.epoch) for unit, copy in self._copies.items() if unit not in kept
@@ -212,7 +217,7 @@ class Replicator:
                 dropped = CopiesDropped(holder, (DroppedCopy(unit, epoch),))
                 self._clients.tell(self._address_of(holder), dropped)
 
-    def _round(self, unit: int, rounds: _Rounds) -> int:
+    def _round(self, unit: UnitId, rounds: _Rounds) -> int:
         """Bring one copy up to date, if there is no order behind that of ``rounds``; how many keys that took."""
         with self._turn():
             copy, state = self._copies.get(unit), self._states.get(unit)

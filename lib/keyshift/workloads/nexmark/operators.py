@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyshift.model.keys import UnitId
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT
 from keyshift.workloads.contract import Operator
@@ -57,7 +58,7 @@ class EntriesOperator(Operator):
         self._results = ResultMaker((KIND, *rule.row_fields))
         self._taken = taken(rule.row_fields)
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event: that it was taken in, or the row that it gives at once."""
         results = []
         for unit, *event in zip(*(events[name].to_pylist() for name in ("unit", *self._events)), strict=True):
@@ -116,7 +117,7 @@ class FoldOperator(Operator):
         self._results = ResultMaker((KIND, *row_fields))
         self._taken = taken(row_fields)
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event."""
         rows = []
         for unit, *event in zip(*(events[name].to_pylist() for name in ("unit", *self._events)), strict=True):

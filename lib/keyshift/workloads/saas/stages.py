@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyshift.model.frames import EVENT_FIELDS
+from keyshift.model.keys import UnitId
 from keyshift.state import UnitState
 from keyshift.workloads.contract import ORIGIN, ORIGIN_NAMES, KeyedStage, Operator
 from keyshift.workloads.operators import ResultMaker
@@ -78,7 +79,7 @@ def _rows(events: pa.RecordBatch, schema: pa.Schema) -> Iterable[Sequence[Any]]:
 
 
 def _learned(known: Known, alert: int, path: str, value: str) -> Known:
-    """What is known with one event more, a rule. One of an alert that is known changes nothing else."""
+    """Return what is known with one event more, a rule. One of an alert that is known changes nothing else."""
     count, alerts, paths, values = known
     if alert in alerts:
         return count + 1, alerts, paths, values
@@ -93,7 +94,7 @@ class Join(Operator):
     def __init__(self) -> None:
         self._results = ResultMaker(JOINED)
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event."""
         rows = []
         for unit, key, kind, employee, alert, path, value, body in _rows(events, EVENTS):
@@ -120,7 +121,7 @@ class Qualifier(Operator):
     def __init__(self) -> None:
         self._results = ResultMaker(QUALIFIED)
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event."""
         rows = []
         for unit, key, customer, kind, seq, employee, alerts, paths, values, body in _rows(events, TO_QUALIFIER):
@@ -146,7 +147,7 @@ def _raised(body: str, rules: Iterable[tuple[int, str, str]]) -> list[int]:
 
 
 def _at(document: Any, path: str) -> Any:
-    """What is there at a JSON path of names, ``$.name.name``; None if nothing is."""
+    """Find what is there at a JSON path of names, ``$.name.name``; None if nothing is."""
     for name in _names(path):
         document = document.get(name) if isinstance(document, dict) else None
     return document
@@ -165,7 +166,7 @@ class Counter(Operator):
     def __init__(self) -> None:
         self._results = ResultMaker(COUNTED)
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event."""
         rows = []
         for unit, key, kind, seq, turn, raised in _rows(events, TO_COUNTER):

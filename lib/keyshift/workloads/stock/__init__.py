@@ -101,7 +101,7 @@ class Stock(Grouped):
             )
 
     def partition(self, router: int) -> Partition:
-        """What a router is offered."""
+        """Return what a router is offered."""
         return Played(laps(self.read_tape.orders, self.seed, router) if self.tape else drawn(self, router))
 
     @property

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyshift.model.frames import EVENT_FIELDS
+from keyshift.model.keys import UnitId
 from keyshift.state import UnitState
 from keyshift.workloads.contract import Operator
 from keyshift.workloads.operators import ResultMaker
@@ -86,7 +87,7 @@ def _without(side: bytes, security: int, order: int) -> tuple[bytes, int]:
 
 
 def _traded(side: bytes, security: int, worst: int, volume: int) -> tuple[bytes, list[Trade]]:
-    """What is left of the other side, and the trades: no rank above ``worst``, not more than ``volume``."""
+    """Return what is left of the other side, and the trades: no rank above ``worst``, not more than ``volume``."""
     numbers, begin, end = _of(side, security)
     trades: list[Trade] = []
     at, rest = begin, b""
@@ -152,7 +153,7 @@ class StockOperator(Operator):
         """The opening books, by unit; drawn when the first is filled: an operator is also made for its schema alone."""
         return _books(self._workload, self.state_schema)
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event. An order whose number waits already in its book replaces that one."""
         names = ("unit", "key", "security", "order", "deletes", "buys", "price", "volume")
         rows: list[tuple[Any, ...]] = []

@@ -153,7 +153,7 @@ def _wrong_part(
 
 
 def _first_other(found: bytes, expected: bytes) -> str:
-    """Where the bytes of two sides that differ begin to do so."""
+    """Say where the bytes of two sides that differ begin to do so."""
     begins = range(0, max(len(found), len(expected)), _BYTES)
     orders = [(found[begin : begin + _BYTES], expected[begin : begin + _BYTES]) for begin in begins]
     place = next(number for number, (one, other) in enumerate(orders) if one != other)

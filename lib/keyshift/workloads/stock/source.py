@@ -89,7 +89,7 @@ def accounts_of(workload: "Stock") -> pa.Array:
 
 
 def _market(workload: "Stock") -> tuple[np.random.Generator, npt.NDArray[np.int64]]:
-    """What moves prices, the same for all routers, and the first price of each security in ticks."""
+    """Return what moves prices, the same for all routers, and the first price of each security in ticks."""
     market = np.random.default_rng(workload.seed)
     return market, market.integers(500, 5000, workload.securities)
 

@@ -170,7 +170,7 @@ class _Lines:
         return pc.cast(texts, pa.float64()).to_numpy()  # type: ignore[no-any-return]
 
     def wrong(self, row: int) -> str:
-        """What is wrong with a line that is bad."""
+        """Say what is wrong with a line that is bad."""
         name = self._first_bad[row]
         value = self._columns[name][row].as_py()
         return f"{value!r} in column {self._numbers_of[name]}, {name}: expected {_EXPECTED[name].words}"

@@ -48,7 +48,9 @@ def write(workload: "Stock", form: str, rate: float, seconds: float) -> Iterator
 
 
 def _slices(workload: "Stock", slices: int, draw: Callable[[], int]) -> Iterator[pa.RecordBatch]:
-    """What is told in each slice: the orders that rest, as many in a slice as are drawn, then ``slices`` of others."""
+    """Give what is told in each slice: the orders that rest, as many in a slice as are drawn, then ``slices`` of
+    others.
+    """
     orders, partition = resting(workload), workload.partition(0)
     while orders.num_rows:
         count = draw()
@@ -78,7 +80,7 @@ def _told(event: StockOrder, books: dict[str, Book], known: dict[int, StockOrder
 
 
 def waiting(orders: pa.RecordBatch) -> int:
-    """How many ``orders`` of a tape (``ORDERS``) wait in the books at its end, of all securities."""
+    """Count the ``orders`` of a tape (``ORDERS``) that wait in the books at its end, of all securities."""
     books = dict[str, Book]()
     names = ("security", "deletes", "order", "buys", "price", "volume")
     for first in range(0, orders.num_rows, BLOCK):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from keyshift.model.keys import UnitId
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.workloads.contract import Operator
@@ -53,7 +54,7 @@ class WindowCountOperator(Operator):
         """Every key of ``unit``, without a window."""
         state.install([self._workload.fresh(unit, self.state_schema, ([], [], [], 0))])
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event. A key whose state is missing begins anew: the verdict tells, the job goes on."""
         columns = (events[name].to_numpy().tolist() for name in ("unit", "key", "t", "at"))
         rows = [self._answer(state_of(unit), *event) for unit, *event in zip(*columns, strict=True)]

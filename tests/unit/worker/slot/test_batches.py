@@ -539,7 +539,7 @@ def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
 
 def acknowledged(job, slot=0):
     answer = job.nodes.read(nodes.saved("sp")[nodes.of_slot(slot)])
-    return answer and answer.places
+    return answer and answer.locations
 
 
 def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_batch_boundary(make, following):

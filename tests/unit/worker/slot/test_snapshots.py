@@ -38,7 +38,7 @@ def answer(job, name):
 def counts(job, name):
     """What a snapshot has of all keys."""
     by_unit = {}
-    for place in answer(job, name).places:
+    for place in answer(job, name).locations:
         by_unit.setdefault(place.unit, []).append(place)
     assert sorted(by_unit) == [0, 1, 2, 3]
     batches = [batch for places in by_unit.values() for batch in read(job.store(), *places)[0]]
@@ -83,7 +83,7 @@ def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_bat
     job.data(task, [3], version=2)
     assert snapshot(job, task, 3, "two") == dict.fromkeys(KEYS, 1) | {3: 2}
     second = answer(job, "two")
-    assert second.bytes < first.bytes / 2 and len(second.places) == len(first.places) + 1
+    assert second.bytes < first.bytes / 2 and len(second.locations) == len(first.locations) + 1
     job.end(task)
     task = job.begun(host, version=3)
     job.data(task, [4], version=3)
@@ -92,14 +92,14 @@ def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_bat
     job.end(task)
     task = job.begun(version=4)
     assert snapshot(job, task, 5, "four") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
-    assert len(answer(job, "four").places) == 4, "all anew, from another process"
+    assert len(answer(job, "four").locations) == 4, "all anew, from another process"
 
 
 def test_a_snapshot_that_is_to_have_all_state_anew_refers_to_none_before(job):
     task, again = job.begun(keys=KEYS), f"two{WHOLE}"
     snapshot(job, task, 2, "one")
     assert snapshot(job, task, 3, again) == dict.fromkeys(KEYS, 1)
-    assert {(place.segment.split("/")[0], place.follows) for place in answer(job, again).places} == {(again, 0)}
+    assert {(place.segment.split("/")[0], place.follows) for place in answer(job, again).locations} == {(again, 0)}
 
 
 def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_one(job):
@@ -199,7 +199,7 @@ def test_what_follows_one_that_failed_is_the_whole(job):
     job.bucket.error = None
     until(lambda: not task.snapshots.busy)
     assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 2)
-    assert [place.follows for place in answer(job, "three").places] == [0] * 4, "parts that follow nothing"
+    assert [place.follows for place in answer(job, "three").locations] == [0] * 4, "parts that follow nothing"
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_while_a_savepoint_is_written_no_copy_of_its_state_is_made(make, monkeyp
     monkeypatch.setattr(MemoryState, "changed_keys", looks)
     monkeypatch.setattr(MemoryState, "export", exported)
     job.savepoint(task)
-    assert len(answer(job, "sp").places) == 2 and not looked.is_set()
+    assert len(answer(job, "sp").locations) == 2 and not looked.is_set()
     until(looked.is_set, lambda: writing.set())  # copies go on
 
 

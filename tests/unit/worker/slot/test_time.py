@@ -48,7 +48,7 @@ def written(job, task):
     )
     *_, (_, last) = frames
     assert last.said.marker.kind == "sealed", "behind the results"
-    places = job.nodes.read(saved("sp")["slot-0"]).places
+    places = job.nodes.read(saved("sp")["slot-0"]).locations
     assert len(places) == 4
     kinds = [kind for place in places for kind in read(job.store(), place)[1]["kind"].to_pylist()]
     return kinds, [row for frame, _ in frames for row in frame.to_pylist()]

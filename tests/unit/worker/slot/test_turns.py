@@ -136,7 +136,7 @@ def test_a_replica_that_writes_its_state_down_often_writes_what_has_changed_and_
     until(lambda: not task.snapshots.busy)
     closing(job, task, 2)
     second = captured(job, task, 2, "two")
-    assert not second.failed and (second.bytes > 0) is again and len(second.places) == 4
+    assert not second.failed and (second.bytes > 0) is again and len(second.locations) == 4
 
 
 def test_a_capture_fails_where_a_step_is_under_way_and_the_slot_goes_on(job):
