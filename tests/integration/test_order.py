@@ -1,5 +1,6 @@
 """The order log in Kafka and elections in ZooKeeper, as replicas of a slot have them."""
 
+import contextlib
 import secrets
 import threading
 
@@ -9,7 +10,7 @@ from keyshift.model.errors import BadInput
 from keyshift.ordering import Record
 from keyshift.traffic.topics import Topic
 from keyshift.wire.coordination import Coordination
-from keyshift.wire.election import Election, require_session
+from keyshift.wire.election import Election, candidates, require_session
 from keyshift.wire.nodes import of_job
 from keyshift.worker.order.log import OrderLog
 from waits import until
@@ -47,6 +48,12 @@ class Candidate:
             assert not thread.is_alive()
 
 
+def queue(stack, job):
+    """Who stands, as the driver of the first replica sees it."""
+    with contextlib.closing(Coordination(stack.zookeeper, of_job(f"{job}-r0"), "secret")) as participant:
+        return candidates(participant, job, "counter", 0)
+
+
 @pytest.fixture
 def job(stack):
     """A job whose root is there."""
@@ -63,9 +70,11 @@ def test_one_leads_until_it_resigns_ends_or_has_no_session_and_terms_grow(stack,
     second = Candidate(stack, job, 1, sessions)
     second.await_turn()
     assert (len(first.terms), second.terms) == (1, []), "the first one is alive"
+    assert queue(stack, job) == [0, 1]
     first.election.resign()
     until(lambda: len(second.terms) == 1)
     first.await_turn()
+    assert queue(stack, job) == [1, 0]
     expire(second.client)
     until(lambda: len(first.terms) == 2)
     first.close()

@@ -53,7 +53,10 @@ def draw(rng: random.Random) -> list[Appointed]:
     return sorted(found, key=lambda each: (each.epoch, rank.index(each.kind)))
 
 
-def tell(router: TurnRouter[Any], each: Appointed) -> None:
+def tell(router: TurnRouter[Any], each: Appointed, given_up: int | None = None) -> None:
+    """``given_up``: the epoch of a capture before it of which the router has not heard that it was taken back."""
+    if given_up is not None and each.kind in (SAVEPOINT, CAPTURE):
+        router.savepoint("given up", Appointment(given_up), stops=False)
     for holds in (False, True):
         appointment = Appointment(each.epoch, holds)
         if each.kind in (BARRIER, SNAPSHOT):
@@ -74,7 +77,8 @@ def routed(number: int, appointed: Sequence[Appointed], rng: random.Random) -> l
     for place in [place for place, each in enumerate(due) if each in switches]:
         due[place] = switches.pop(0)  # these come from one coordinator
     for each in due:
-        tell(router, each)
+        tell(router, each, rng.choice((None, rng.randint(3, EPOCHS))))
+    assert router.may_take(EPOCHS * H), "it would wait for ever"
     epoch, offset = 0, 0
     while epoch < EPOCHS:
         epoch = min(EPOCHS, epoch + rng.choice((0, 1, 1, 2, 9)))

@@ -267,7 +267,7 @@ class Way:
 
     begun = []  # noqa: RUF012 - a test empties it
 
-    def __init__(self, replica, replicas, newest):
+    def __init__(self, replica, replicas, newest, died):
         self.replica, self.replicas, self.newest, self.over, self.report = replica, replicas, newest, False, ""
         self.begins_from, self.from_older, self.full_at = None, False, None
         Way.begun.append(self)

@@ -228,7 +228,7 @@ class Double(Command):
 
 
 class InjectFault(Command):
-    """Let something fail now: a slot is the first of the first stage, a replica the oldest, a follower the newest."""
+    """Let something fail now: a slot is the first one, a replica the leader or the oldest, a follower the newest."""
 
     verb = "fault"
 

@@ -212,7 +212,7 @@ class Summary(_Record):
     fewer_replicas_s: MeasuredValue = Field(
         default=None,
         description="seconds of the load in which fewer than `replicas` were full: one had died, and did not keep up "
-        "with the others again; null if there is one",
+        "with the others again; null if there is one, and after a resume, as it is not known then",
     )
     cpu_busy: MeasuredValue = Field(
         default=None,

@@ -80,6 +80,7 @@ class TurnRouter(RouterCore[Events]):
 
     def savepoint(self, name: str, appointment: Appointment, stops: bool = True) -> bool | None:
         """Note the appointment of a savepoint or, if the router goes on behind it, of a capture; see ``_keep``."""
+        self._forget_others(name)
         if name == self._said or self.machine.stopped_for is not None:
             return None
         rank, act = STOP if stops else CAPTURED, partial(self._request, name, stops)
@@ -94,7 +95,14 @@ class TurnRouter(RouterCore[Events]):
 
     def take_back(self, name: str) -> None:
         """Take back the savepoint or capture of this ``name``: its appointment does not hold."""
+        self._forget_others(name)
         self._due.pop(name, None)
+
+    def _forget_others(self, name: str) -> None:
+        """Forget savepoints and captures other than ``name`` that are not known to hold. One is called at a time: these
+        were taken back while the router heard nothing, and nobody tells of them any more.
+        """
+        self._due = {each: due for each, due in self._due.items() if each == name or due.rank == SWITCH or due.holds}
 
     def said_before(self, name: str, appointment: Appointment | None, stops: bool = True) -> None:
         """Do not say ``name`` again as the router opens, if it has come to what has this name in a batch before."""

@@ -9,7 +9,8 @@ later term, also while ZooKeeper is away.
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from kazoo.client import KazooState
 from kazoo.exceptions import KazooException, NoNodeError
@@ -18,7 +19,8 @@ from kazoo.protocol.serialization import Connect, int_struct
 from keyshift.model.errors import BadInput, ServiceUnavailable, service_errors
 from keyshift.model.keys import SlotId
 from keyshift.wire.client import ANSWER_S, begin, connected, end
-from keyshift.wire.nodes import of_job, of_order
+from keyshift.wire.coordination import Coordination
+from keyshift.wire.nodes import Folder, of_job, of_order
 from keyshift.wire.tree import GuardedWrites, Tree
 
 SIGNS = 4  # of life in each session: kazoo's own come up to 0.4 s late, whatever the session is
@@ -102,7 +104,7 @@ class Election:
                 self._changed.clear()
                 if self._over.is_set() or not self._stands:
                     return
-                names = sorted(self._client.get_children(queue), key=lambda name: name[-_DIGITS:])
+                names = _queued(self._client.get_children(queue))
                 if mine not in names:
                     return
                 if ahead := names.index(mine):
@@ -121,6 +123,19 @@ class Election:
             if name.startswith(self._name):
                 with contextlib.suppress(NoNodeError):
                     self._client.delete(f"{queue}/{name}")
+
+
+def candidates(participant: Coordination, job: str, stage: str, slot: SlotId) -> list[int]:
+    """The replicas of ``job`` that stand for a slot now, the one that leads first; also that of a session which will
+    not last. Wherever the ``participant`` is. Raises ServiceUnavailable.
+    """
+    queue: Folder[Any] = Folder(f"{of_job(job)}/{of_order(stage, slot)}/election", {})
+    return [int(name.split("-")[0]) for name in _queued(participant.children(queue))]
+
+
+def _queued(names: Iterable[str]) -> list[str]:
+    """Candidates in the order in which they have come."""
+    return sorted(names, key=lambda name: name[-_DIGITS:])
 
 
 def require_session(hosts: str, session_ms: int) -> None:

@@ -21,8 +21,10 @@ ENSEMBLES = ("zookeeper", "kafka")  # what may have several nodes, of which the 
 SERVICES = (*ENSEMBLES, "minio")
 EXECUTOR = "executor"
 PROCESSES = ("daemon", EXECUTOR)  # those in which the first slot runs
-REPLICA = "replica"  # the one that has lived for longest, all processes of it: where slots have leaders, it leads
-FOLLOWER = "follower"  # the one that came last, where slots have leaders
+# All processes of one: of the one that leads most slots, where these have leaders, else of the one that has lived for
+# longest. In a phase of a migration it is the first one.
+REPLICA = "replica"
+FOLLOWER = "follower"  # where slots have leaders, one that leads none: of several the one that came last
 STEADY = "steady"  # the phase in which nothing moves: at ``trigger_s``, where a migration would begin
 # Who may be hit when. A source and a destination are those of the first step: of several the one with the least number.
 PHASES = {

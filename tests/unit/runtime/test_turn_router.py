@@ -117,6 +117,24 @@ def test_a_capture_that_was_said_is_known_though_a_snapshot_was_said_behind_it()
     assert core.savepoint("c", Appointment(6, holds=True), stops=False) is None, "it is told once more"
 
 
+@pytest.mark.parametrize("told", ["of the next one", "that another one was taken back"])
+def test_no_frame_waits_for_a_capture_that_was_taken_back_while_the_router_heard_nothing(told):
+    core = router()
+    say(core, 0, 5)
+    core.savepoint("held", Appointment(9, holds=True))
+    core.savepoint("given up", Appointment(6), stops=False)
+    core.switch(appointed(7))
+    if told == "of the next one":
+        core.savepoint("c", Appointment(8), stops=False)
+        core.savepoint("c", Appointment(8, holds=True), stops=False)
+    else:
+        core.take_back("c")
+    assert core.may_take(7 * H - 1) and not core.may_take(7 * H), "a switch is another thing"
+    core.switch(appointed(7, holds=True))
+    assert core.may_take(10 * H)
+    assert say(core, 1, 9)[1] == (["c", "held"] if told == "of the next one" else ["held"])
+
+
 def test_behind_a_savepoint_no_capture_is_said():
     core = router()
     say(core, 0, 5)

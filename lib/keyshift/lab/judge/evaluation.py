@@ -323,7 +323,7 @@ class EndedJob:
         offered = {"took_s": feed.took_s, "events": feed.offered or 0, "planned": feed.planned}
         offered["unprocessed"] = self.unprocessed
         facts = self.facts(span, tables, self.counted()[1], offered, *told)
-        if final.strength:
+        if final.strength and final.strength[0][0] <= span.start:  # since a resume it is of this process alone
             facts["fewer_replicas_s"] = fewer_s(final.strength, self._traffic.replicas, span)
         at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
         of_hosts = (line for each in measures for line in from_records.hosts(each))

@@ -1,11 +1,29 @@
-"""Who has led the slots of a replicated job, as its order log has it."""
+"""Who leads the slots of a replicated job now, and who has led them, as its order log has it."""
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Container, Mapping
 
 from keyshift.model import messages
+from keyshift.model.keys import SlotId
 from keyshift.ordering import Record
 from keyshift.traffic.topics import Topic
+from keyshift.wire.coordination import Coordination
+from keyshift.wire.election import candidates
+
+
+def leading(participant: Coordination, job: str, slots: Mapping[str, int], living: Container[int]) -> Counter[int]:
+    """How many slots of ``job`` each of the ``living`` replicas leads now, by its number. ``slots``: see ``leaders``.
+    ``participant``: of any replica.
+
+    One that was killed stands until its session ends, so the first that lives counts: it leads then. Raises
+    ServiceUnavailable.
+    """
+    led = Counter[int]()
+    for stage, number in slots.items():
+        for slot in range(number):
+            stand = candidates(participant, job, stage, SlotId(slot))
+            led.update([each for each in stand if each in living][:1])
+    return led
 
 
 def leaders(log: Topic, slots: Mapping[str, int]) -> str:

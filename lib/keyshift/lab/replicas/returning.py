@@ -35,7 +35,7 @@ class _Unwanted(KeyshiftError):
 
 class Return:
     """The way back of ``replica``, one of ``replicas``. ``newest``, for any thread: what one of them has written down
-    last.
+    last. ``died``: when its death was known, in seconds since the epoch; None: now.
 
     ``begins_from``: the job and the name of what another one has written, as soon as that is there, and ``from_older``
     if it was there before. ``report``: one line, when it is ``over``. ``full_at``: since when the replica is full, in
@@ -43,9 +43,14 @@ class Return:
     """
 
     def __init__(
-        self, replica: LedReplica, replicas: Replicas, newest: Callable[[], ResumePoint | None] = lambda: None
+        self,
+        replica: LedReplica,
+        replicas: Replicas,
+        newest: Callable[[], ResumePoint | None] = lambda: None,
+        died: float | None = None,
     ) -> None:
         self.replica, self._replicas, self._newest = replica, replicas, newest
+        self._died = time.time() if died is None else died
         self.report = ""
         self.begins_from: tuple[str, str] | None = None
         self.from_older = False
@@ -76,14 +81,13 @@ class Return:
             raise _Unwanted("nobody waits for it any more")
 
     def _run(self) -> None:
-        number, began = self.replica.number, time.time()
+        number = self.replica.number
         try:
             how = self._come_back()
             self._await_full()
             assert self.full_at is not None
-            self.report = (
-                f"replica {number} was full again {self.full_at - began:.1f} s after its death was known; {how}"
-            )
+            took_s = self.full_at - self._died
+            self.report = f"replica {number} was full again {took_s:.1f} s after its death was known; {how}"
         except (KeyshiftError, OSError) as error:
             if self.replica.lives:
                 self.report = f"replica {number} came back, and was not full again: {error}"
@@ -193,7 +197,9 @@ class Returns:
         self._dead: deque[LedReplica] = deque()  # whose way back has not begun
         self._ways: list[Return] = []
         self._closed = False
-        self._not_full = set[int]()  # numbers of those that have died, and were not full since
+        # Numbers of those that have died, and were not full since; with when the death was known. That stays if a way
+        # back begins late, or once more.
+        self._not_full: dict[int, float] = {}
         self.strength: list[tuple[float, int]] = []
 
     @property
@@ -221,9 +227,11 @@ class Returns:
         try:
             yield
         except (QueryDied, MigrationFailed) as error:
+            known = time.time()
             self.end(replica)
             replica.application.kill()  # before nobody counts on it: whatever is left of it writes no more
             replica.lives, replica.deaths = False, replica.deaths + 1
+            self._not_full[replica.number] = known
             left = len(self._replicas.living)
             went_on = f"{left} of {len(self._replicas.all)} went on"
             self._tell(f"replica {replica.number} died ({error}); {went_on}", NoteKind.DEATH)
@@ -249,9 +257,10 @@ class Returns:
         """Begin the way back of a replica that has died. ``from_older``: it may begin from what was written before."""
         if self._closed:
             return
-        self._not_full.add(replica.number)
+        died = self._not_full.setdefault(replica.number, time.time())
         if replica.deaths <= MOST_RETURNS:
-            self._ways.append(Return(replica, self._replicas, self._newest if from_older else lambda: None))
+            newest = self._newest if from_older else lambda: None
+            self._ways.append(Return(replica, self._replicas, newest, died))
         else:
             line = f"replica {replica.number} does not come back: it has begun to {MOST_RETURNS} times"
             self._tell(line, NoteKind.TOLD)
@@ -262,7 +271,7 @@ class Returns:
             self._ways.remove(way)
             self._tell(way.report, NoteKind.TOLD)
             if way.full_at is not None:
-                self._not_full.discard(way.replica.number)
+                self._not_full.pop(way.replica.number, None)
             if not (way.replica.lives or self._closed):  # a service may have been away, or it has died before it lived
                 way.replica.deaths += 1
                 self.begin(way.replica, from_older=not way.from_older)  # that may be damaged

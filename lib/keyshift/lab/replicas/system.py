@@ -9,7 +9,7 @@ way back.
 import dataclasses
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from keyshift.clock import now_us
 from keyshift.driver.agreement import Member
@@ -22,7 +22,7 @@ from keyshift.lab.live.failover import SystemJournal
 from keyshift.lab.live.status import COMES_BACK, GONE, LIVES, ReplicaStatus, SystemStatus
 from keyshift.lab.replicas.failover import ReplicasFailover, point_of
 from keyshift.lab.replicas.jobs import LedReplica, Replicas, plans_of
-from keyshift.lab.replicas.leaders import leaders
+from keyshift.lab.replicas.leaders import leaders, leading
 from keyshift.lab.replicas.plans import ReplicatedPlans, first_of
 from keyshift.lab.replicas.requests import Admission, MoveRequest, OneByOne, Requests, Together
 from keyshift.lab.replicas.resume_points import ResumePoints
@@ -167,11 +167,12 @@ class LiveReplicas:
         return self.migrating or self.returning or any(replica.system.busy for replica in self._replicas.living)
 
     def hit(self, fault: Fault) -> None:
-        """Let a fault happen. A replica that is killed, or stopped, is the one that has lived for longest; an executor
-        is that of its first slot. It has stood for election before the others, so it leads; a follower is the one that
-        came last.
+        """Let a fault happen. A replica that is killed, or stopped, is the one that has lived for longest or, where
+        slots have leaders, that leads most of them; a follower is one that leads none, of several the one that came
+        last. An executor is that of the first slot of the one that has lived for longest.
 
-        Raises BadInput if it cannot happen here, or nobody would be left: nothing could go on with the job.
+        Raises BadInput if it cannot happen here, nobody follows, or nobody would be left: nothing could go on with the
+        job.
         """
         self._replicas.services.require(fault)
         left = _answering(self._replicas.living, self._hit)
@@ -180,12 +181,13 @@ class LiveReplicas:
                 f"fault = {fault}: {len(left)} of replicas = {len(self._replicas.all)} lives, and none would be left; "
                 "wait until `keyshift job status` says that another one lives"
             )
-        at, first = time.time(), left[0] if left else first_of(self._replicas)  # another one may have died just now
-        if fault.who == FOLLOWER:
-            left[-1].application.kill()
-        elif fault.who == EXECUTOR:
+        first = left[0] if left else first_of(self._replicas)  # another one may have died just now
+        if self._replicas.order and left and fault.who in (REPLICA, FOLLOWER):
+            first = _by_lead(fault, left, self._spec.tasks)
+        at = time.time()
+        if fault.who == EXECUTOR:
             first.application.delete_executor(first_slot_host(first.job.stages[0]))
-        elif fault.who != REPLICA:
+        elif fault.who not in (REPLICA, FOLLOWER):
             first.system.hit(fault)
         elif fault.action == "stop":
             first.application.pause(fault.seconds)
@@ -266,6 +268,20 @@ def _answering(living: Iterable[LedReplica], hit: Mapping[Member, float]) -> lis
     """The replicas that have not died, and are not about to."""
     before = time.monotonic() - DIES_WITHIN_S
     return [each for each in living if each.application.isActive and hit.get(_member(each), -math.inf) <= before]
+
+
+def _by_lead(fault: Fault, living: Sequence[LedReplica], slots: Mapping[str, int]) -> LedReplica:
+    """Whom of the ``living`` it hits, of which the one that has lived for longest is the first; see ``hit``."""
+    job = living[0].job
+    led = leading(job.stages[0].participant, job.config.shared, slots, {each.number for each in living})
+    if fault.who == REPLICA:
+        return max(living, key=lambda each: led[each.number])  # of several the first
+    if not (followers := [each for each in living if not led[each.number]]):
+        raise BadInput(
+            f"fault = {fault}: each of the {len(living)} replicas that live leads a slot, so nobody follows; use "
+            f"kill:{REPLICA}, which hits the one that leads most"
+        )
+    return followers[-1]
 
 
 def _member(replica: LedReplica) -> Member:

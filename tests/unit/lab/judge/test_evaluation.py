@@ -379,6 +379,12 @@ def test_seconds_with_fewer_replicas_are_counted_within_the_load():
     assert evaluation.fewer_s(strength[:1], 2, Span(6.0, 7.0, 20.0, 0.0)) == 0.0
 
 
+def test_seconds_with_fewer_replicas_are_not_known_if_the_load_began_in_another_process(facts_of):
+    began, resumed = ([(since, 1), (0.75, 2)] for since in (0.0, 0.5))
+    assert facts_of(moved(), strength=began)["fewer_replicas_s"] == 0.75
+    assert "fewer_replicas_s" not in facts_of(moved(), strength=resumed)
+
+
 def test_bytes_that_were_sent_beside_the_units_are_those_of_keys_and_of_what_was_lent():
     first = {0: Measured(fetched_bytes=1, written_bytes=2, lent_bytes=4, copied_bytes=100), 1: Measured(lent_bytes=8)}
     assert bytes_beside([first, {0: Measured(fetched_bytes=16)}]) == 31

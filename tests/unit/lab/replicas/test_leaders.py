@@ -2,9 +2,11 @@
 
 from types import SimpleNamespace
 
-from keyshift.lab.replicas.leaders import leaders
+from keyshift.lab.replicas.leaders import leaders, leading
 from keyshift.model import messages
 from keyshift.ordering import Record
+from keyshift.wire import nodes
+from keyshift.wire.memory import Memory, MemoryCoordination
 
 
 def record(replica, *fields):
@@ -23,3 +25,18 @@ def test_slots_of_several_stages_are_told_with_their_stage():
     log = SimpleNamespace(records=lambda: [(0, [record(1, 1, 0)]), (2, [record(0, 1, 0)])])
     told = leaders(log, {"map": 2, "counter": 1})
     assert "term by term: map slot 0: 1; counter slot 0: 0; records" in told
+
+
+def test_in_each_slot_the_one_leads_that_has_stood_for_longest_of_those_that_live():
+    memory = Memory()
+    participant = MemoryCoordination(memory, f"{nodes.of_job('run-r1')}/3/map")
+
+    def stand(stage, slot, *candidates):
+        for name in candidates:
+            memory.put(f"{nodes.of_job('run')}/{nodes.of_order(stage, slot)}/election/{name}", b"")
+
+    stand("map", 0, "2-f00d-0000000004", "0-beef-0000000011")
+    stand("counter", 0, "0-0bad-0000000009", "2-cafe-0000000007", "1-dead-0000000002")
+    slots = {"map": 1, "counter": 2}
+    assert leading(participant, "run", slots, {0, 1, 2}) == {2: 1, 1: 1}, "nobody stands in the last slot"
+    assert leading(participant, "run", slots, {0, 2}) == {2: 2}, "the session of one that was killed lasts"

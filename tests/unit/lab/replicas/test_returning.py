@@ -1,5 +1,6 @@
 """The way back of a replica: what it waits for, what it says, and what is left if it fails."""
 
+import re
 import threading
 import time
 from contextlib import nullcontext
@@ -29,6 +30,7 @@ class Application:
     def __init__(self):
         self.did, self.spark, self.struck = [], threading.Event(), False
         self.give_way_no_more, self.end = (lambda: self.did.append("important")), (lambda: self.did.append("ended"))
+        self.kill = lambda: self.did.append("killed")
         self.spark.set()
 
     def await_ready(self):
@@ -179,6 +181,26 @@ def test_a_way_back_that_fails_is_a_death_and_begins_again_as_often_as_behind_ot
     else:
         assert told[0] == failed and told[1].startswith("replica 0 was full again") and dead.lives
     assert spares == [dead.deaths] == [6 if for_ever else 2], "the next way may need one that was not taken"
+
+
+def test_how_long_it_took_is_counted_from_the_death_though_the_way_back_begins_late_and_once_more(
+    replicas, monkeypatch
+):
+    monkeypatch.setattr(returning, "WRITE_S", -1.0)
+    dead, told, alike = replicas.all[0], [], [False]
+    dead.lives, replicas.captures = True, [fails, lambda check: WRITTEN]
+    keeps_up(replicas, 60_000_000)
+    ways = Returns(replicas, lambda: None, told.append, told, lambda: nullcontext(alike[0]))
+    with ways.surviving(dead):
+        raise QueryDied("its process is gone")
+    assert ways.to_come and not ways.under_way, "the others do not have the same assignment"
+    time.sleep(0.3)
+    alike[0] = True
+    ways.begin_all()
+    assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
+    assert told[1] == "replica 0 did not come back: slot-0 did not answer"
+    took_s = re.match(r"replica 0 was full again ([\d.]+) s after its death was known; ", told[2])
+    assert took_s and float(took_s[1]) >= 0.3
 
 
 def test_who_cannot_write_now_is_asked_again(replicas):

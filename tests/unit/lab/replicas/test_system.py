@@ -18,6 +18,7 @@ from keyshift.model.keys import Assignment
 from keyshift.model.notes import Note, NoteKind
 from keyshift.traffic.copies import Standing
 from keyshift.waiting import wait_until
+from keyshift.wire import nodes
 from keyshift.wire.faults import parse
 
 REPLICATED = {"replicas": 3, "ordering": "live_robin"}
@@ -30,7 +31,8 @@ class Replica:
     def __init__(self, number, offset):
         self.number, self.offset, self.lives, self.dies, self.killed, self.did = number, offset, True, None, 0, []
         self.application = self.system = self
-        participant = SimpleNamespace(read=lambda node: f"{node.path} of {number}:4000")
+        participant = SimpleNamespace(read=lambda node: f"{node.path} of {number}:4000", children=self.children)
+        self.queues = {0: [0, 1, 2], 1: [0, 1, 2]}  # by slot: who stands for election, the leader first
         stages = [SimpleNamespace(participant=participant, name="counter", log=None, assignment=START)]
         self.job = SimpleNamespace(config=SimpleNamespace(attempt=0, shared="run", token="secret"), stages=stages)
         self.began, self.deaths, self.isActive, self.notes = NEVER_DIED, 0, True, []
@@ -48,6 +50,11 @@ class Replica:
             return self.epoch if name == "stop_at" else None
 
         return do
+
+    def children(self, folder):
+        stands = {nodes.of_order("counter", slot): queue for slot, queue in self.queues.items()}
+        path = folder.path.removeprefix(f"{nodes.of_job('run')}/").removesuffix("/election")
+        return [f"{number}-beef-{place:010}" for place, number in enumerate(stands.get(path, ()), 9)]
 
     def comes_back(self):
         self.lives, self.dies, self.isActive = True, None, True
@@ -81,10 +88,10 @@ def made(monkeypatch):
     def make(fault="", **values):
         spec, said = make_spec(REPLICATED | {"fault": fault} | values), []
         every = [Replica(number, offset) for number, offset in enumerate((7, 9, 8))]
-        applications = []
+        applications, log = [], SimpleNamespace(records=lambda: []) if spec.job.ordering == "kazoo" else None
 
         class Replicas:
-            all, differences, order, struck, standings, before_stop = every, [], None, [], {}, []
+            all, differences, order, struck, standings, before_stop = every, [], log, [], {}, []
             living = property(lambda self: [each for each in every if each.lives])
             begin = staticmethod(lambda: applications.append(True))
             spares = SimpleNamespace(fill=lambda: applications.append("spare"))
@@ -185,6 +192,47 @@ def test_the_first_replica_that_lives_is_hit_and_dies_unless_it_is_only_stopped(
     final = job.system.final_state()
     assert [what for _, what in final.struck] == struck
     assert not any("did not happen" in note for note in final.notes)
+
+
+@pytest.mark.parametrize(
+    ("queues", "leads", "follows"),
+    [
+        ({0: [1, 2, 0], 1: [1, 0, 2]}, 1, 2),
+        ({0: [2, 1, 0], 1: [2, 0, 1]}, 2, 1),
+        ({0: [2, 0], 1: [1, 0]}, 1, 0),
+        ({0: [0, 1, 2], 1: [2, 1, 0], 2: [2, 0, 1]}, 2, 1),
+        ({}, 0, 2),
+    ],
+    ids=["the second leads", "the last", "two, as many slots each", "two, not as many", "nobody, between two batches"],
+)
+def test_who_leads_is_hit_as_replica_and_who_leads_nothing_as_follower(made, queues, leads, follows):
+    values = {"ordering": "kazoo", "slots": 3, "key_groups": 6}
+    for fault, number in (("kill:replica@4", leads), ("kill:follower@4", follows), ("stop:replica@4:3s", leads)):
+        job = made(**values)
+        for each in job.every:
+            each.queues = queues
+        job.system.hit(*parse(fault))
+        hit = [each.number for each in job.every if each.killed or ("pause", 3.0) in each.did]
+        assert hit == [number], fault
+
+
+def test_who_leads_next_is_no_follower_though_the_session_of_the_dead_leader_lasts(made):
+    job = made(ordering="kazoo")
+    replica, follower = parse("kill:replica@4, kill:follower@4")
+    for each in job.every:
+        each.queues = {0: [0, 2, 1], 1: [0, 2, 1]}
+    for fault in (replica, follower):
+        job.system.hit(fault)
+    assert [each.killed for each in job.every] == [1, 1, 0]
+
+
+def test_a_follower_is_not_hit_if_each_replica_leads_a_slot(made):
+    job = made(ordering="kazoo", slots=3, key_groups=6)
+    for each in job.every:
+        each.queues = {0: [2], 1: [0], 2: [1]}
+    with pytest.raises(BadInput, match=r"^fault = kill:follower@4: each of the 3 replicas that live leads a slot"):
+        job.system.hit(*parse("kill:follower@4"))
+    assert not any(each.killed for each in job.every) and job.system.final_state().struck == []
 
 
 def test_who_was_hit_and_dies_a_moment_later_is_not_hit_again_and_counts_as_dead(made, monkeypatch):
