@@ -102,9 +102,7 @@ class EndedJob:
         return round(made * self._offered_per_event)
 
     def counted(self, span: Span | None = None) -> tuple[int, int]:
-        """Count the events that results have to be about, all or those in ``span``, and the results that are due for
-        them.
-        """
+        """Count the events that results have to be about, all or those in ``span``, and the results due for them."""
         made = due = 0
         for some in self._spilled.some_events() if self._spilled else [self.events]:
             events = some if span is None else some[span.of(some["t"])]
@@ -143,9 +141,7 @@ class EndedJob:
         return found
 
     def _as_if_alone(self, number: int) -> pd.DataFrame:
-        """Return what a replica would have given if it had not died: before its last incarnation, what came of another
-        one.
-        """
+        """Return what a replica would have given had it not died: before its last incarnation, what came of another."""
         *before, last = self.final.began.get(number, NEVER_DIED)
         mine = self._traffic.results(number)
         if not before:
