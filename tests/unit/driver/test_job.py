@@ -24,7 +24,7 @@ from keyshift.driver.step_log import StepLog
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable, Undelivered
 from keyshift.model.keys import NO_VERSION, Assignment, Mode, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.markers import SlotStarted
-from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
+from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame, UnitsLeft
 from keyshift.ordering import ChannelPlace, Position
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import LogEvent
@@ -629,6 +629,22 @@ def test_a_request_that_had_not_begun_when_the_query_died_is_done_in_the_next_at
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 60, 0.01)
     _, waiting = job.counter.led.unfinished(job.counter.participant, job.counter.assignment.version)
     assert (len(planned), len(waiting)) == (2, 1), "the second one waits"
+
+
+def test_a_stage_that_is_not_busy_says_whether_units_of_a_late_step_are_still_to_come(job):
+    other, version = another(job, ordering="none", deadline_s=0.2), START.version + 1
+    other.start([START])
+    (counter,) = other.stages
+    for slot in (0, 1):
+        counter.participant.acknowledge(nodes.ack(version, "prepared", slot), nodes.PhaseDone(1))
+    counter.request(lambda current: plan_of(current)[:1])
+    assert wait_until(lambda: not counter.busy, 60, 0.01)
+    assert counter.late and counter.assignment.version == version
+    counter.participant.acknowledge(nodes.ack(version, "released", 0), UnitsLeft((), 1))
+    counter.participant.acknowledge(nodes.ack(version, "installed", 1), UnitsCame((), 1))
+    assert wait_until(lambda: not counter.late, 60, 0.01)
+    other.stop()
+    assert not counter.late
 
 
 def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
