@@ -36,6 +36,8 @@ from keyshift.wire.savepoint import Savepoint
 class Stage:
     """Moves everything at once, as soon as ``go`` of its job is set."""
 
+    late = False
+
     def __init__(self, job, name, spec):
         self.job, self.name, self.config = job, name, SimpleNamespace(slots=spec.tasks[name])
         self.assignments, self.requests, self.log, self.measured = [spec.start(name)], [], None, 0

@@ -12,13 +12,15 @@ from keyshift.model.errors import Damaged, NotThere
 from keyshift.model.keys import Assignment, Step, Version
 from keyshift.model.notes import Doing
 from keyshift.model.records import StepRecord
+from keyshift.objects import damage_told
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
 from keyshift.wire.faults import Fault
-from keyshift.wire.savepoint import SavepointStore
+from keyshift.wire.savepoint import SavepointManifest, SavepointStore
+from keyshift.worker.state.outbox import again
 
 SayDoing = Callable[[Doing], None]
 
@@ -120,11 +122,16 @@ class StageAttempt:
 
     def _publish_places(self, version: Version) -> None:
         """Publish where routers and slots go on in their order, which is where they stood. A savepoint that cannot be
-        read says nothing: whoever restores from it will tell.
+        read says nothing: whoever restores from it will tell. It is read for as long as slots try, since one that got
+        its state, and not its place, would go on from nowhere. Raises ServiceUnavailable if the store is away for
+        longer.
         """
-        config = self.config
-        with contextlib.suppress(Damaged, NotThere):
-            manifest = SavepointStore(config.endpoints, config.restore_of or config.job).manifest(str(config.restore))
+        config, savepoint, found = self.config, str(self.config.restore), list[SavepointManifest]()
+        store = SavepointStore(config.endpoints, config.restore_of or config.job)
+        with contextlib.suppress(Damaged, NotThere), damage_told(store.committed, savepoint):
+            name = f"where {config.stage} goes on, from savepoint {savepoint}"
+            again(name, threading.Event(), lambda: found.append(store.manifest(savepoint)), config.deadline_s)
+            [manifest] = found
             if config.number == 0:
                 for router, watermark in manifest.watermarks.items():
                     self.participant.publish(nodes.ROUTERS[router], watermark)

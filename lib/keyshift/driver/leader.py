@@ -103,6 +103,7 @@ class Coordinator:
         self._plan_name = ""  # the name of the plan that was written down last
         self._beginning: tuple[str, _Request] | None = None  # a plan of which nothing may have been written down yet
         self._completed = 0  # steps of the migration under way
+        self._telling = False  # the migration under way may be late, and that is not written down yet
         self._planner: threading.Thread | None = None
         self._thread: threading.Thread | None = None  # that leads
         self._began, self._ending = False, threading.Event()
@@ -180,7 +181,12 @@ class Coordinator:
     def busy(self) -> bool:
         """Whether anything that was requested, or was left by another one, is not over yet."""
         waiting = not self._began or self._inbox.unfinished_tasks > 0
-        return waiting or self._machine.busy  # in this order: the first leads to the second
+        return waiting or self._machine.busy or self._telling  # in this order: each leads to the next
+
+    @property
+    def late(self) -> bool:
+        """Whether units of a step that failed forward are still to come; see ``CoordinatorMachine.late``."""
+        return self._machine.late
 
     def end(self) -> None:
         """Let ``lead`` return, wherever it stands; another one may take over."""
@@ -212,7 +218,9 @@ class Coordinator:
                 heard = self._inbox.get(timeout=TICK_S)
             except queue.Empty:
                 check()
+                self._telling = self._machine.busy
                 self._carry_out(self._machine.tick(_ms()))
+                self._telling = False
             else:
                 self._carry_out(heard(self._machine))
                 if isinstance(heard, _Asked):
@@ -316,23 +324,24 @@ class Coordinator:
     def _listen(self, steps: Iterable[tuple[Version, Step]]) -> None:
         for version, _ in steps:
             if version not in self._under_way:
-                self._under_way[version] = self._listen_to(version)
+                self._under_way[version] = _listen_to(self._coordination, version, self._inbox.put)
 
-    def _listen_to(self, version: Version) -> Callable[[], None]:
-        """Puts each acknowledgement of ``version`` into the inbox, once, until what this gives is called."""
-        seen: set[str] = set()
 
-        def changed(names: list[str]) -> None:
-            for name in sorted(set(names) - seen):
-                seen.add(name)
+def _listen_to(coordination: Coordination, version: Version, told: Callable[[Heard], None]) -> Callable[[], None]:
+    """``told`` gets each acknowledgement of ``version``, once, until what this gives is called."""
+    seen: set[str] = set()
 
-                def heard(machine: CoordinatorMachine, name: str = name) -> list[protocol.CoordinatorEffect]:
-                    phase, slot = nodes.phase_and_slot(name)
-                    return machine.acknowledged(phase, version, slot, _ms())
+    def changed(names: list[str]) -> None:
+        for name in sorted(set(names) - seen):
+            seen.add(name)
 
-                self._inbox.put(heard)
+            def heard(machine: CoordinatorMachine, name: str = name) -> list[protocol.CoordinatorEffect]:
+                phase, slot = nodes.phase_and_slot(name)
+                return machine.acknowledged(phase, version, slot, _ms())
 
-        return self._coordination.watch_children(nodes.acks(version), changed)
+            told(heard)
+
+    return coordination.watch_children(nodes.acks(version), changed)
 
 
 def _ms() -> float:

@@ -74,11 +74,6 @@ class LedStage:
         return attempt
 
     @property
-    def _leads(self) -> Coordinator | None:
-        asked = self._asked
-        return asked.attempt.coordinator if asked and not asked.attempt.over else None
-
-    @property
     def assignment(self) -> Assignment:
         """The newest assignment; for any thread."""
         if (asked := self._asked) is None:
@@ -89,14 +84,20 @@ class LedStage:
     @property
     def log(self) -> StepLog | None:
         """What became of its steps, if somebody leads; for any thread."""
-        coordinator = self._leads
+        coordinator = _leader(self._asked)
         return coordinator.log if coordinator else None
 
     @property
     def busy(self) -> bool:
         """Whether anything that was requested is not over yet; for any thread."""
-        coordinator = self._leads
+        coordinator = _leader(self._asked)
         return coordinator is not None and coordinator.busy
+
+    @property
+    def late(self) -> bool:
+        """Whether units of a step that was late are still to come, though nothing is under way; for any thread."""
+        coordinator = _leader(self._asked)
+        return coordinator is not None and coordinator.late
 
     def request(self, make_steps: MakeSteps, replace: bool = False, behind: Version = NO_VERSION) -> None:
         """Ask for a migration; see ``Coordinator.request``."""
@@ -161,6 +162,11 @@ def history_of(stage: LedStage) -> StageHistory:
     if stage.log is not None:
         stage.log.read_acknowledgements(stage.participant)
     return stage.history.with_attempt(stage.log)
+
+
+def _leader(asked: Questions | None) -> Coordinator | None:
+    """Who leads the attempt, if somebody does."""
+    return asked.attempt.coordinator if asked and not asked.attempt.over else None
 
 
 def _absent(job: str) -> ServiceUnavailable:

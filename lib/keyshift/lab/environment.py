@@ -240,6 +240,7 @@ def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None)
     """A job in a lab of its own, which is closed when the job has ended; see ``open_lab`` and ``Lab.start``."""
     with ExitStack() as stack:
         lab = stack.enter_context(open_job_lab(spec, profile, say))
+        [spec] = lab.settled([spec])  # now: from the next line on the lab is closed by the job alone
         return lab.start(spec, stack.pop_all().close)
     raise AssertionError  # for mypy: no exit of the stack swallows an error
 

@@ -165,6 +165,12 @@ class CoordinatorMachine:
         return self._planning is not None or self._migrating
 
     @property
+    def late(self) -> bool:
+        """Whether a step has failed forward and not ended: units are still to come. Not if a migration waits for it."""
+        current = self._current
+        return current is not None and current.progress == "late" and bool(current.step.moves)
+
+    @property
     def unbegun(self) -> list[Any]:
         """The requests of which nothing was published, in their order."""
         planning = self._planning is not None and not self._unwanted
@@ -251,13 +257,13 @@ class CoordinatorMachine:
             self._current = None
             return [self._publish(), given_up, *self._next(now_ms)]
         effects = self._drop_rest()
-        self._migrating = False
         if current.progress == "preparing":
-            self._current = None
+            self._migrating, self._current = False, None
             missing = tuple(sorted(current.waiting["prepared"]))
             late = StepLate(current.version, "prepare", missing, True, self._dropped)
             return [self._publish(), late, *self._next(now_ms)]
         current.progress = "late"
+        self._migrating = False  # only now: another thread that sees this asks whether it is late
         if current.step.mode.gate == "router":  # nobody may be there any more when the step ends
             effects.append(PublishAssignment(self.assignment))
         missing = tuple(sorted(set().union(*current.waiting.values())))

@@ -21,10 +21,10 @@ from keyshift.driver.snapshotter import SNAPSHOT_PREFIX, capture
 from keyshift.driver.spark import interval
 from keyshift.driver.stage import history_of
 from keyshift.driver.step_log import StepLog
-from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
+from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable, Undelivered
 from keyshift.model.keys import NO_VERSION, Assignment, Mode, Move, SlotId, Step, UnitId, Versions
 from keyshift.model.markers import SlotStarted
-from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
+from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame, UnitsLeft
 from keyshift.ordering import ChannelPlace, Position
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import LogEvent
@@ -631,6 +631,22 @@ def test_a_request_that_had_not_begun_when_the_query_died_is_done_in_the_next_at
     assert (len(planned), len(waiting)) == (2, 1), "the second one waits"
 
 
+def test_a_stage_that_is_not_busy_says_whether_units_of_a_late_step_are_still_to_come(job):
+    other, version = another(job, ordering="none", deadline_s=0.2), START.version + 1
+    other.start([START])
+    (counter,) = other.stages
+    for slot in (0, 1):
+        counter.participant.acknowledge(nodes.ack(version, "prepared", slot), nodes.PhaseDone(1))
+    counter.request(lambda current: plan_of(current)[:1])
+    assert wait_until(lambda: not counter.busy, 60, 0.01)
+    assert counter.late and counter.assignment.version == version
+    counter.participant.acknowledge(nodes.ack(version, "released", 0), UnitsLeft((), 1))
+    counter.participant.acknowledge(nodes.ack(version, "installed", 1), UnitsCame((), 1))
+    assert wait_until(lambda: not counter.late, 60, 0.01)
+    other.stop()
+    assert not counter.late
+
+
 def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
     job.counter.request(plan_of)
     assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 60, 0.01)
@@ -869,25 +885,80 @@ def in_zookeeper(job, of):
     return Participant(job.memory, f"{root}/{nodes.of_stage(of.config.attempt, CONFIG.stage)}")
 
 
-def test_what_another_job_has_written_is_where_routers_and_slots_go_on_in_their_order(job):
-    stood = [Position((ChannelPlace(81, 60_000, 1),), turn=9, clock=60_000, chain=chain) for chain in (5, 6)]
+STOOD = [Position((ChannelPlace(81, 60_000, 1),), turn=9, clock=60_000, chain=chain) for chain in (5, 6)]
+
+
+def manifest_in_turns():
+    """Of slots that stood like this, and a router at 70 ms."""
     places = [tuple(nodes.Location(unit, "segment", 0, 1, 0) for unit in units) for units in ((0, 1), (2, 3))]
-    said = {nodes.of_slot(slot): nodes.SlotSaved(places[slot], position=stood[slot]) for slot in (0, 1)}
+    said = {nodes.of_slot(slot): nodes.SlotSaved(places[slot], position=STOOD[slot]) for slot in (0, 1)}
     manifest = SavepointManifest("keycount")
     manifest.add(CONFIG.stage, said | {nodes.of_router(0): nodes.RouterSaved(11, 70_000)}, START)
+    return manifest
+
+
+def test_what_another_job_has_written_is_where_routers_and_slots_go_on_in_their_order(job):
+    manifest = manifest_in_turns()
     SavepointStore(CONFIG.endpoints, "lives").commit("capture-1", manifest)
     other = another(job, restore="capture-1", restore_of="lives")
     other.start([START], Savepoint("capture-1", manifest.offsets, {}, manifest.turns))
     assert job.offsets[-1] == {0: 11} and manifest.turns == {"counter": {0: 9, 1: 9}}
     there = in_zookeeper(job, other)
     assert there.read_below(nodes.ROUTERS) == {"0": 70_000}
-    assert there.read_below(nodes.POSITIONS) == {"0": stood[0], "1": stood[1]}
+    assert there.read_below(nodes.POSITIONS) == {"0": STOOD[0], "1": STOOD[1]}
 
 
 def test_a_savepoint_that_is_gone_keeps_no_attempt_from_beginning(job):
     other = another(job, restore="gone", restore_of="lives")
     other.start([START], Savepoint("gone", {0: 7}, {}))
     assert job.offsets[-1] == {0: 7} and in_zookeeper(job, other).read_below(nodes.POSITIONS) == {}
+
+
+def test_slots_that_work_in_turns_go_back_behind_a_snapshot_whose_manifest_has_rotted(job):
+    """An attempt begins from it all the same: its slots say so."""
+    older, newest = snapshot(START.version + 2, 5), snapshot(START.version + 4, 9)
+    for each in (older, newest):
+        SavepointStore(CONFIG.endpoints, "another").commit(each.name, manifest_in_turns())
+    job.bucket.rotten.add(f"savepoints/another/{newest.name}/manifest.json")
+    other = another(job, deadline_s=0.2)
+    other.start([START])
+    (counter,) = other.stages
+    counter.led.log.switched(Assignment(older.version, START.owner))
+    counter.led.log.switched(Assignment(newest.version, START.owner))
+    other.snapshots.replace([older, newest])
+    other.recover()
+    assert other.config.restore == newest.name and in_zookeeper(job, other).read_below(nodes.POSITIONS) == {}
+    counter.participant.acknowledge(nodes.UNREADABLE[1], nodes.Unreadable(newest.name, "it is damaged"))
+    other.recover()
+    assert other.config.restore == older.name and job.offsets[-1] == {0: 5}
+    assert set(in_zookeeper(job, other).read_below(nodes.POSITIONS)) == {"0", "1"}
+
+
+@pytest.mark.parametrize("lists", [True, False], ids=["it is busy", "it is away"])
+def test_a_store_that_does_not_deliver_when_an_attempt_begins_is_asked_again_for_the_deadline(job, monkeypatch, lists):
+    """Slots ask for so long, too, and one that got its state without its place would go on from nowhere."""
+    asked, get, listed = itertools.count(), job.bucket.get_object, job.bucket.list_objects
+
+    def away(*_, **__):
+        raise ConnectionResetError
+
+    def busy(*given, **more):
+        return get(*given, **more) if next(asked) >= 4 else away()
+
+    SavepointStore(CONFIG.endpoints, "lives").commit("capture-1", manifest_in_turns())
+    monkeypatch.setattr(job.bucket, "get_object", busy)
+    monkeypatch.setattr(job.bucket, "list_objects", listed if lists else away)
+    other = another(job, restore="capture-1", restore_of="lives")
+    other.start([START], Savepoint("capture-1", {0: 11}, {}))
+    assert set(in_zookeeper(job, other).read_below(nodes.POSITIONS)) == {"0", "1"}
+
+
+def test_an_attempt_does_not_begin_if_the_store_is_away_for_longer_than_the_deadline(job):
+    other = another(job, restore="capture-1", restore_of="lives", deadline_s=0.2)
+    job.bucket.error = ConnectionResetError()
+    with pytest.raises(Undelivered):
+        other.start([START], Savepoint("capture-1", {0: 11}, {}))
+    job.bucket.error = None
 
 
 def test_a_capture_is_appointed_and_committed_and_the_job_goes_on(job):

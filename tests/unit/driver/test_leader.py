@@ -369,6 +369,23 @@ def test_what_was_dropped_because_a_step_was_late_is_told():
     assert "1 steps and 1 requests for a migration behind it were dropped" in trouble
 
 
+def test_a_migration_is_under_way_until_it_is_told_that_its_step_was_late():
+    """Whoever sees that it is over asks how it ended, and why."""
+    late, seen = START.version + 1, []
+
+    def after(path, value):
+        if path == "steps" and value.version == late:
+            nodes.prepare(path, value)
+        if path == "steps" and leader.late:
+            seen.append(leader.busy)
+
+    nodes = Nodes(after)
+    leader = coordinator(nodes, deadline_s=0.05)
+    lead(leader, (FIRST, SECOND))
+    assert seen == [True]
+    assert leader.late and outcomes_of(leader) == {late: "late"} and len(leader.log.notes) == 1
+
+
 def test_a_plan_that_takes_long_does_not_hold_the_coordinator():
     """A step that is late ends, and its end is written down, while the plan of the next request is made."""
     nodes = Nodes()

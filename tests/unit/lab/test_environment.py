@@ -6,6 +6,8 @@ from unittest.mock import Mock
 import pytest
 from pyspark import SparkContext
 
+from keyshift.endpoints import Endpoints
+from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import environment as module
 from keyshift.lab.environment import (
@@ -15,8 +17,10 @@ from keyshift.lab.environment import (
     open_lab,
     open_services,
     require_possible_here,
+    start_job,
 )
 from keyshift.lab.machine.load_cost import LoadCost
+from keyshift.lab.run import Lab
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.needs import Resources
 from keyshift.services.stack import Stack
@@ -200,6 +204,28 @@ def test_a_spark_beside_another_one_of_this_process_is_refused_before_anything_i
     assert not opened
     with open_lab([make_spec({"replicas": 2, "ordering": "live_robin"})], "local"):
         assert opened, "each replica has a process of its own"
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [("settled", KeyboardInterrupt), ("settled", ServiceUnavailable), ("record", ServiceUnavailable)],
+)
+def test_a_job_that_is_interrupted_or_fails_before_it_is_ready_leaves_no_lab_open(tmp_path, monkeypatch, what, error):
+    """Also while the load is measured: the next one in this process would be refused."""
+    lab, closed = Lab(Endpoints("k:1", "z:1", "m:1", "a", "s"), [], tmp_path, 6, print), []
+    monkeypatch.setattr(lab, what, Mock(side_effect=error))
+
+    @contextmanager
+    def open_lab(*_, **__):
+        try:
+            yield lab
+        finally:
+            closed.append(lab)
+
+    monkeypatch.setattr(module, "open_lab", open_lab)
+    with pytest.raises(error) as told:
+        start_job(live_spec({}))
+    assert closed == [lab], f"as long as somebody keeps the traceback of {told}"
 
 
 SMALL = "\nspark: {master: 'k8s://https://api', image: i, driver_host: h, executors: 1, cores: 2}"

@@ -26,7 +26,7 @@ TAKEN_BACK = "a request for a migration was taken back before it had begun"
 class Job:
     """Of one stage, which keeps what it is asked for. ``requests`` can be planned by whoever wants to."""
 
-    name = "counter"
+    name, late = "counter", False
 
     def __init__(self, spec):
         self.stages, self.ask = [self], self
@@ -318,6 +318,31 @@ def with_a_restart_that_fails(failure, switches, **values):
     with pytest.raises(type(failure)):
         made.system.check()
     return made
+
+
+def test_units_of_a_late_step_have_not_come_where_routers_look_for_them_already():
+    """Neither for whoever asks while they are to come, nor if the next migration is planned meanwhile."""
+    made = system_of(strategy="all_at_once", slots=2, to_slots=4)
+    plans = made.system.plans
+    made.job.carry_out(planned(made))
+    assert plans.ended("counter", 0) is True
+    made.job.late = True
+    assert plans.ended("counter", 0) is False
+    made.system.request(ScaleTo(3))
+    made.job.carry_out(made.job.plan())
+    made.job.late = False
+    assert plans.ended("counter", 0) is False and plans.ended("counter", 1) is True
+
+
+def test_units_of_a_late_step_that_a_process_before_has_left_had_not_come_when_the_first_one_was_planned():
+    made, other = (system_of(strategy="all_at_once") for _ in range(2))
+    assert planned(other) and other.system.plans.owners_before("counter") == other.spec.start().owner
+    assert made.system.plans.owners_before("counter") is None
+    made.job.late = True
+    assert made.system.plans.owners_before("counter") == ()
+    assert planned(made)
+    made.job.late = False
+    assert made.system.plans.owners_before("counter") == ()
 
 
 @pytest.mark.parametrize("switches", [False, True], ids=["savepoint", "new attempt"])

@@ -117,10 +117,12 @@ def test_a_step_that_is_late_after_its_switch_has_failed_and_goes_forward():
     failed = StepLate(8, "transfer", (1,), rolled_back=False, dropped=Dropped(1, 0))
     assert machine.tick(111) == [taken_back, failed]
     assert machine.assignment.version == 8
-    assert not machine.busy
+    assert not machine.busy and machine.late
     assert machine.tick(1000) == [], "said once"
     machine.acknowledged("released", 8, 1, 1001)
+    assert machine.late, "a unit is still to come"
     assert machine.acknowledged("installed", 8, 1, 1001) == [StepDone(8)], "the steps after it were dropped"
+    assert not machine.late
     assert machine.start((BACK,), 1002) == [publish(10, (10, BACK))]
 
 
@@ -140,6 +142,7 @@ def test_a_late_step_has_its_time_again_when_a_migration_waits_for_it():
     machine = switched()
     machine.tick(111)
     machine.start((BACK,), 200)
+    assert machine.busy and not machine.late
     assert machine.tick(300) == []
     failed = StepLate(8, "transfer", (0, 1, 2), rolled_back=False, dropped=Dropped(1, 0))
     assert machine.tick(301) == [publish(9, (8, SWAP)), failed]

@@ -101,7 +101,7 @@ class JobPlans:
 
     def owners_before(self, stage: str) -> tuple[SlotId, ...] | None:
         """The owners of its units when the first migration of this process began, behind all that was left by the
-        process before; None if none has.
+        process before; None if none has. Empty if a step of that is late, or was then: some units are still to come.
         """
         return self.of[stage].owners_before
 

@@ -72,7 +72,7 @@ class StagePlans:
         self.past = PlansPast()  # its values are replaced, and never changed
         self._wanted: Change | None = None  # the one that was requested last, by this process
         self._first = -1  # the number of this process's first plan
-        self.owners_before: tuple[SlotId, ...] | None = None  # see ``JobPlans.owners_before``
+        self._owners_before: tuple[SlotId, ...] | None = None  # when that was planned; none if some were still to come
         self._planned, self._target = -1, spec.start(led.name)  # the number of the last plan, and where it leads
         self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
         self._copied_for = -1  # the number of the migration for which copies were ordered last
@@ -106,10 +106,11 @@ class StagePlans:
         some that are not kept yet.
         """
         begin = time.perf_counter()
+        there = () if self.led.late else current.owner  # of what was late units are still to come
         if self._first in (-1, number):  # it may be planned once more
-            self._first, self.owners_before = number, current.owner
+            self._first, self._owners_before = number, there
         if self._planned not in (-1, number):
-            self._ended[self._planned] = self._target.owner == current.owner
+            self._ended[self._planned] = self._target.owner == there
         if self._planned == number and self._target.owner == current.owner:  # a restart died when it had switched
             return ()
         try:
@@ -145,7 +146,12 @@ class StagePlans:
         """
         if number in self._ended or busy:
             return self._ended.get(number)
-        return self._planned == number and self._target.owner == self.led.assignment.owner
+        return self._planned == number and self._target.owner == self.led.assignment.owner and not self.led.late
+
+    @property
+    def owners_before(self) -> tuple[SlotId, ...] | None:
+        """See ``JobPlans.owners_before``."""
+        return () if self._first == -1 and self.led.late else self._owners_before
 
     def _want(self, current: Assignment, target: Assignment) -> None:
         self.past.to_move = (self.past.to_move or set()) | {move.unit for move in current.moves_to(target)}

@@ -132,6 +132,21 @@ def test_it_scales_and_says_so(job):
     assert (job.traffic.for_ever, job.traffic.lasts_s) == (False, 7 * 24 * 3600), "if its process is killed"
 
 
+def test_a_migration_whose_last_step_is_late_is_not_complete_and_the_next_one_is(monkeypatch):
+    kept = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
+        job.counter.late = True
+        job.inner.note("the step is late")
+        done = job.do(Scale(slots=4), wait=True)
+        assert (done["outcome"], done["why"]) == ("incomplete", "the step is late")
+        assert wait_until(lambda: kept[-1].migrations[0]["outcome"] == "incomplete", 60) and kept[-1].targets == {}
+        told = job.status()
+        assert told["stages"]["counter"]["slots"] == 4 and not told["migrating"], "as routers have switched"
+        job.counter.late = False
+        assert job.do(Scale(slots=4), wait=True)["outcome"] == "complete"
+        assert outcomes(job) == ["incomplete", "complete"]
+
+
 def test_what_all_sources_offer_is_told_together_and_a_rate_is_that_of_one(monkeypatch):
     with live_job(monkeypatch, live_spec({"workload": "saas", "rate": 100, "rates": "control:10"})) as job:
         assert job.status()["rate"] == 110
@@ -374,6 +389,18 @@ def test_a_migration_that_went_on_in_the_next_process_ended_where_the_first_one_
         job.inner.go.set()
         assert wait_until(lambda: "under way" not in outcomes(job), 60)
         assert outcomes(job) == ["complete", "complete" if whole else "incomplete", "complete"]
+
+
+def test_a_migration_whose_last_step_is_late_in_the_next_process_is_not_complete(monkeypatch, under_way):
+    journal, target = under_way
+
+    def switched(inner):
+        stage = inner.stages[0]
+        stage.assignments.append(Assignment(stage.assignment.version + 1, tuple(target)))
+        stage.late = True
+
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal, resume=switched) as job:
+        assert wait_until(lambda: outcomes(job) == ["complete", "incomplete"], 60)
 
 
 @pytest.fixture
