@@ -18,7 +18,7 @@ def registered():
 
         def register(registry, **things):
             patch.setattr(registry, "_entries", dict(registry.items()) | things)
-            patch.setattr(registry, "_own", set(registry.own()))
+            patch.setattr(registry, "_defined", set(registry.defined()))
 
         yield register
 

@@ -16,10 +16,12 @@ from keyshift.experiment import commands
 from keyshift.lab.live import status
 from keyshift.lab.replicas import application
 from keyshift.model import frames, markers, records
+from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.traffic import collector, generator
 from keyshift.traffic import messages as traffic_messages
 from keyshift.wire import config, nodes, savepoint
 from keyshift.worker.flight import messages as flight_messages
+from keyshift.workloads import KeyedStage
 
 ROOT = Path(keyshift.__file__).parent
 MODULES = (
@@ -32,6 +34,8 @@ BY_NAME = {("parameters", "JobConfig"), ("backend_settings", "JobConfig")} | {
     ("parameters", f"{process}Config") for process in ("Generator", "Collector", "Traffic")
 }
 BY_NAME |= {("values", "StartOrder"), ("settings", "MoveBy")}
+# Those modules name them, and send none: rows of one have the schema of the stage, and the other is code.
+NO_MESSAGES = (SnapshotPart, KeyedStage)
 # No messages: keyword arguments of a client or a model.
 ARGUMENTS = {
     "traffic/topics.py": "def _client(topic: Topic) -> dict[str, Any]:",
@@ -60,7 +64,7 @@ def messages() -> list[type]:
         kind: None
         for module in MODULES
         for _, kind in inspect.getmembers(module, inspect.isclass)
-        if kind.__module__.startswith("keyshift.") and fields_of(kind)
+        if kind.__module__.startswith("keyshift.") and fields_of(kind) and kind not in NO_MESSAGES
     }
     return list(found)
 

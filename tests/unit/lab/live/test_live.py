@@ -136,7 +136,7 @@ def test_a_migration_whose_last_step_is_late_is_not_complete_and_the_next_one_is
     kept = []
     with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
         job.counter.late = True
-        job.inner.note("the step is late")
+        job.inner.note("the step is late", NoteKind.MIGRATION)
         done = job.do(Scale(slots=4), wait=True)
         assert (done["outcome"], done["why"]) == ("incomplete", "the step is late")
         assert wait_until(lambda: kept[-1].migrations[0]["outcome"] == "incomplete", 60) and kept[-1].targets == {}
