@@ -10,7 +10,8 @@ import pytest
 from small_batches import Bench, Executor, prepared, write_notebook
 
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.place.needs import GIB, Resources
+from keyshift.place.needs import GIB, Resources, require_needs
+from keyshift.place.profile import load_profile
 from keyshift.studies import dry_run
 from keyshift.studies.batch import prepare
 from keyshift.studies.dry_run import Estimate, asked_of, duration, estimate, forecast, total
@@ -266,3 +267,14 @@ def test_every_set_of_the_repository_is_described_and_possible_on_a_machine_that
     assert refused == [] and not told.untold and told.executions
     assert bool(told.runs) == (file.parent.name + "/" + file.stem.rpartition("-")[0] not in WITHOUT_RUNS)
     assert ("Flink" in told.services) == ("flink" in file.read_text())
+
+
+def test_the_largest_point_of_the_small_set_over_parallelism_takes_all_cores_of_the_profile_for_a_cluster(monkeypatch):
+    for name in ("POD_NAMESPACE", "KEYSHIFT_IMAGE", "POD_IP", "POD_NAME"):
+        monkeypatch.setenv(name, "given")
+    place = load_profile("kubernetes")
+    made = prepare(ROOT / "data" / "hybrid" / "04_parallelism-small.yaml", ROOT / "notebooks")
+    specs = [spec for each in made.executions for spec in asked_of(made.notebook, each.parameters).specs]
+    for spec in specs:
+        require_needs(spec, place, MACHINE)
+    assert max(spec.cores for spec in specs) == place.spark.executors * place.spark.cores
