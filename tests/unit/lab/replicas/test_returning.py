@@ -190,7 +190,7 @@ def test_how_long_it_took_is_counted_from_the_death_though_the_way_back_begins_l
     dead, told, alike = replicas.all[0], [], [False]
     dead.lives, replicas.captures = True, [fails, lambda check: WRITTEN]
     keeps_up(replicas, 60_000_000)
-    ways = Returns(replicas, lambda: None, told.append, told, lambda: nullcontext(alike[0]))
+    ways = Returns(replicas, lambda: None, lambda line, kind: told.append(line), told, lambda: nullcontext(alike[0]))
     with ways.surviving(dead):
         raise QueryDied("its process is gone")
     assert ways.to_come and not ways.under_way, "the others do not have the same assignment"
