@@ -6,6 +6,7 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
@@ -16,12 +17,10 @@ from keyshift.experiment import commands
 from keyshift.lab.live import status
 from keyshift.lab.replicas import application
 from keyshift.model import frames, markers, records
-from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.traffic import collector, generator
 from keyshift.traffic import messages as traffic_messages
 from keyshift.wire import config, nodes, savepoint
 from keyshift.worker.flight import messages as flight_messages
-from keyshift.workloads import KeyedStage
 
 ROOT = Path(keyshift.__file__).parent
 MODULES = (
@@ -34,8 +33,7 @@ BY_NAME = {("parameters", "JobConfig"), ("backend_settings", "JobConfig")} | {
     ("parameters", f"{process}Config") for process in ("Generator", "Collector", "Traffic")
 }
 BY_NAME |= {("values", "StartOrder"), ("settings", "MoveBy")}
-# Those modules name them, and send none: rows of one have the schema of the stage, and the other is code.
-NO_MESSAGES = (SnapshotPart, KeyedStage)
+BY_NAME |= {("changed", "SnapshotPart")}  # rows of the workload's own columns
 # No messages: keyword arguments of a client or a model.
 ARGUMENTS = {
     "traffic/topics.py": "def _client(topic: Topic) -> dict[str, Any]:",
@@ -49,6 +47,8 @@ def untyped(hint: Any) -> bool:
     if hint is Any:
         return True
     kind, parts = get_origin(hint) or hint, get_args(hint)
+    if kind is np.ndarray:  # of any shape
+        return False
     if isinstance(kind, type) and not is_typeddict(kind) and issubclass(kind, dict) and not parts:
         return True
     return any(untyped(part) for part in parts)
@@ -64,7 +64,7 @@ def messages() -> list[type]:
         kind: None
         for module in MODULES
         for _, kind in inspect.getmembers(module, inspect.isclass)
-        if kind.__module__.startswith("keyshift.") and fields_of(kind) and kind not in NO_MESSAGES
+        if kind.__module__.startswith("keyshift.") and fields_of(kind)
     }
     return list(found)
 
