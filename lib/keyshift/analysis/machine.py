@@ -109,7 +109,7 @@ def machine_notes(busy: float | None, stolen: float | None, rate: float, frame_m
 
 def doubts(rows: Sequence[SummaryRow]) -> list[str]:
     """A sentence for each thing because of which figures of ``rows`` say less: a full machine, or one that others
-    disturbed, or an overloaded job.
+    disturbed, an overloaded job, and practice that some runs alone have had.
     """
     busy = sum((row.get("cpu_busy") or 0.0) >= FULL for row in rows)
     robbed = sum((row.get("cpu_steal") or 0.0) >= ROBBED for row in rows)

@@ -159,9 +159,7 @@ def silence_ms(latency: pd.DataFrame) -> float | None:
 
 
 def arrivals_ms(latency: pd.DataFrame, caller: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Return when results arrived, ascending, in ms from the trigger. ``caller``: whose error it is if a column is
-    missing.
-    """
+    """Return when results arrived, ascending, in ms from the trigger. ``caller``: whose error a missing column is."""
     need(latency, ["created_s", "latency_ms"], caller)
     return np.sort(latency["created_s"].to_numpy("float64") * 1e3 + latency["latency_ms"].to_numpy("float64"))
 

@@ -99,9 +99,7 @@ def plan_table(plans: Mapping[str, pd.DataFrame], copied_bytes: Mapping[str, flo
 
 
 def plan_sentences(plans: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Say what the plans show: which are alike, what smaller steps buy and cost by the model, who needs fewest
-    steps.
-    """
+    """Say which plans are alike, what smaller steps buy and cost by the model, and who needs fewest steps."""
     plans = {name: plan for name, plan in plans.items() if len(plan)}
     if not plans:
         return ["Nothing has to move."]

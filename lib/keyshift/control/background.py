@@ -132,18 +132,9 @@ def _begun(jobs: Jobs, order: StartOrder, say: Say, port: int) -> tuple[JobFile,
             entry=entry,
             before=before,
         )
-        whole = StartOrder(
-            name=name,
-            values=order.values,
-            profile=order.profile,
-            entry=entry,
-            parcels=parcels,
-            resume=order.resume,
-            take_over=order.take_over,
-            token=job.token,
-            pid=process.pid,
-            socket=listener.fileno(),
-        )
+        its = {"pid": process.pid, "socket": listener.fileno()}
+        drawn = {"name": name, "entry": entry, "parcels": parcels, "token": job.token}
+        whole = StartOrder(**{**dict(order), **drawn, **its})  # which refuses a name that it does not have
         with _ended_otherwise(jobs, job, process, say, contextlib.nullcontext()):
             jobs.write(job)
             _tell(process, json.dumps(whole.model_dump()).encode() + b"\n")

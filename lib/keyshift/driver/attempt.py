@@ -19,7 +19,7 @@ from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
 from keyshift.wire.faults import Fault
-from keyshift.wire.savepoint import SavepointManifest, SavepointStore
+from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.state.outbox import again
 
 SayDoing = Callable[[Doing], None]
@@ -126,12 +126,11 @@ class StageAttempt:
         its state, and not its place, would go on from nowhere. Raises ServiceUnavailable if the store is away for
         longer.
         """
-        config, savepoint, found = self.config, str(self.config.restore), list[SavepointManifest]()
+        config, savepoint = self.config, str(self.config.restore)
         store = SavepointStore(config.endpoints, config.restore_of or config.job)
         with contextlib.suppress(Damaged, NotThere), damage_told(store.committed, savepoint):
             name = f"where {config.stage} goes on, from savepoint {savepoint}"
-            again(name, threading.Event(), lambda: found.append(store.manifest(savepoint)), config.deadline_s)
-            [manifest] = found
+            manifest = again(name, threading.Event(), lambda: store.manifest(savepoint), config.deadline_s)
             if config.number == 0:
                 for router, watermark in manifest.watermarks.items():
                     self.participant.publish(nodes.ROUTERS[router], watermark)

@@ -168,9 +168,7 @@ def _steps(spec: RunSpec) -> int:
 
 
 def _beyond_the_model(spec: RunSpec, live: bool) -> Iterator[str]:
-    """Say what a run has that the simulator does not know of, and its costs would hide. ``live``: of a job without
-    end.
-    """
+    """Say what a run has that the simulator does not know, and its costs would hide. ``live``: of a job without end."""
     run, job, workload = spec.run, spec.job, spec.workload
     if live:
         yield "a job that lasts has commands, other strategies and rates; take runs"
@@ -232,9 +230,7 @@ def _rows_per_s(spec: RunSpec) -> float:
 
 
 def _load(spec: RunSpec, manifest: Manifest) -> Load:
-    """Gather what a run offered and kept, unit by unit: bytes by the number of keys, as many as what moved had in the
-    end.
-    """
+    """Gather what a run offered and kept by unit: bytes by the number of keys, as many as what moved had in the end."""
     workload, current = spec.workload, spec.start()
     assert isinstance(workload, Keyed) and manifest.summary is not None
     keys = np.bincount(workload.units, minlength=len(current.owner)).astype(float)

@@ -165,9 +165,7 @@ def _work(slots: Mapping[int, Measured]) -> StageWork:
 
 
 def _done(work: StageWork, before: StageWork, owners: Collection[int]) -> StageLook:
-    """Compute what the slots of a stage have done; nothing, if they do not go on from before: the system was started
-    anew.
-    """
+    """Compute what the slots of a stage have done; nothing, if they do not go on from before, as a new system does."""
     goes_on = all(slot in work and work[slot][0] >= records for slot, (records, _) in before.items())
     if not before or not goes_on:
         return StageLook(len(owners), 0.0, 0.0)

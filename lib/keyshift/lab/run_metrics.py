@@ -71,9 +71,7 @@ def states_at(now: Activity) -> dict[str, bool]:
 
 
 def _offered_rate(feed: Feed) -> int:
-    """Count the events that came in the last second of which the generators have told; none behind the end of the
-    load.
-    """
+    """Count the events of the last second of which the generators have told; none behind the end of the load."""
     told = list(feed.progress)[-2:] if feed.offered is None else []
     return told[-1].events - told[0].events if told else 0
 

@@ -104,9 +104,7 @@ def kept_bytes(spec: RunSpec) -> int:
 
 
 def verdict_bytes(spec: RunSpec, load_s: float) -> int:
-    """Estimate what the driver has of all events of ``load_s`` seconds of a run's load when they are judged
-    together.
-    """
+    """Estimate what the driver has of all events of ``load_s`` seconds of a run when they are judged together."""
     events = _events(spec, load_s)
     if spec.workload.only(ALL_UNITS) is None:
         return int(events * JUDGED_BYTES)

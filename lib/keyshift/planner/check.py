@@ -135,9 +135,7 @@ def _conflicts(strategy: Strategy, mode: Mode) -> Iterator[str]:
 
 
 def turn_conflicts(strategy: Strategy) -> Iterator[str]:
-    """Say why ``strategy`` is not possible where slots work in turns: all barriers come at once, and a whole slot
-    waits.
-    """
+    """Say why ``strategy`` cannot run where slots work in turns: all barriers come at once, and a whole slot waits."""
     for mode in (point.mode for point in strategy.of_every_migration):
         if mode.gate != "none":
             yield f"gate = {mode.gate}: a slot waits as a whole for state that it may need; set gate = none"

@@ -121,9 +121,7 @@ class Study:
         }
 
     def faults(self) -> dict[str, list[float]]:
-        """Read when faults happened in the first good run of each point, in seconds from the trigger: for
-        ``panels``.
-        """
+        """Read when faults hit the first good run of each point, in seconds from the trigger: for ``panels``."""
         return {name: [at_s for at_s, _ in faults(tables["metrics"])] for name, tables in self.first().items()}
 
     def offered(self) -> dict[str, dict[str, list[tuple[float, float]]]]:

@@ -157,9 +157,7 @@ class ResultsFile:
         self.count += batch.num_rows
 
     def latest_us(self, replica: int, slot: int) -> int:
-        """Return when the last frame of this log arrived, if there are replicas: none comes that arrived before. 0:
-        none.
-        """
+        """Return when the last frame of this log arrived, with replicas: none comes that arrived before. 0: none."""
         return self._latest.get((replica, slot), 0)
 
     def roll(self, before_us: float = math.inf) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -44,7 +44,7 @@ class Election:
         replica: int,
         session_s: float,
     ) -> None:
-        self._root, self._name = f"{of_job(job)}/{of_order(*stage_and_slot)}", f"{replica}-{secrets.token_hex(4)}-"
+        self._root, self._name = _root(job, *stage_and_slot), f"{replica}-{secrets.token_hex(4)}-"
         self._client, _ = begin(hosts, secret, session_s)
         self._sign_s = session_s / SIGNS
         self._guarded = GuardedWrites(self._client, self._root, None)
@@ -93,7 +93,7 @@ class Election:
             self.resign()
 
     def _stand(self, elected: Callable[[int], None]) -> None:
-        queue = f"{self._root}/election"
+        queue = _queue(self._root)
         for node in (f"{self._root}/leader", queue):
             self._tree.ensure(node)
         self._leave(queue)  # whatever an answer that was lost has left there
@@ -129,8 +129,16 @@ def candidates(participant: Coordination, job: str, stage: str, slot: SlotId) ->
     """The replicas of ``job`` that stand for a slot now, the one that leads first; also that of a session which will
     not last. Wherever the ``participant`` is. Raises ServiceUnavailable.
     """
-    queue: Folder[Any] = Folder(f"{of_job(job)}/{of_order(stage, slot)}/election", {})
+    queue: Folder[Any] = Folder(_queue(_root(job, stage, slot)), {})
     return [int(name.split("-")[0]) for name in _queued(participant.children(queue))]
+
+
+def _root(job: str, stage: str, slot: SlotId) -> str:
+    return f"{of_job(job)}/{of_order(stage, slot)}"
+
+
+def _queue(root: str) -> str:
+    return f"{root}/election"
 
 
 def _queued(names: Iterable[str]) -> list[str]:

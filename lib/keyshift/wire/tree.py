@@ -206,9 +206,7 @@ class Tree:
             raise ForceRetryError from None  # it was overwritten meanwhile
 
     def whole(self, data: bytes) -> bytes:
-        """Return what a node with ``data`` holds, itself or in parts. Raises NoNodeError if the node was
-        overwritten.
-        """
+        """Return what a node with ``data`` holds, itself or in parts. Raises NoNodeError if it was overwritten."""
         if not data.startswith(_IN_PARTS):
             return data
         folder, count = data.decode(), int(data.rsplit(b"-", 1)[1])

@@ -161,9 +161,7 @@ class KeyCount(Keyed):
         return self.work_us
 
     def counter(self, work_us: float | None = None) -> KeyCountOperator:
-        """Make what counts, and occupies its slot with each event, for ``work_us`` if they are not those of all
-        counters.
-        """
+        """Make what counts, and occupies its slot with each event, for ``work_us`` if not for that of all counters."""
         return KeyCountOperator(self, work_us)
 
     def wrong(

@@ -20,9 +20,7 @@ def lines(table: pd.DataFrame, bad: Any, text: str) -> Iterator[str]:
 
 
 def lengths(table: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return how long the lists of each row are, a line of numbers for each of the columns ``names``; -1: there is
-    none.
-    """
+    """Return how long the lists of each row are, a line of numbers for each of the columns ``names``; -1: none."""
     return np.stack([table[name].str.len().fillna(-1).astype(np.int64) for name in names])
 
 

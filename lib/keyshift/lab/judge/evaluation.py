@@ -316,8 +316,8 @@ class EndedJob:
             say(line)
         beside = None if any(map(_sent_beside_in_the_past, stages)) else bytes_beside(measures)
         told = final.planned_s, final.copied, beside, pushed
-        offered = {"took_s": feed.took_s, "events": feed.offered or 0, "planned": feed.planned}
-        offered["unprocessed"] = self.unprocessed
+        left = self.unprocessed
+        offered = {"took_s": feed.took_s, "events": feed.offered or 0, "unprocessed": left, "planned": feed.planned}
         facts = self.facts(span, tables, self.counted()[1], offered, *told)
         if final.strength and final.strength[0][0] <= span.start:  # since a resume it is of this process alone
             facts["fewer_replicas_s"] = fewer_s(final.strength, self._traffic.replicas, span)

@@ -135,9 +135,7 @@ class LiveReplicas:
         self._returns.close()
 
     def measure(self, within_s: float = math.inf) -> Mapping[str, Mapping[int, Measured]]:
-        """Return what the slots of one of them, ``measured_of``, measure; nothing if it has died, which is noticed
-        later.
-        """
+        """Return what the slots of one, ``measured_of``, measure; nothing if it has died, which is noticed later."""
         first = first_of(self._replicas)
         self.measured_of = first.number
         try:

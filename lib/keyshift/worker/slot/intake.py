@@ -49,9 +49,7 @@ class Intake:
         return True
 
     def left(self) -> tuple[Position | None, Sequence[Row]]:
-        """Return what is left for the next batch: where the slot stands in the order, and the rows that were not worked
-        on.
-        """
+        """Return what is left for the next batch: where the slot stands in the order, and the rows not worked on."""
         return None, ()
 
     def _pass_on(self, rows: Iterable[Row]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from keyshift.clock import now_us
 from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
@@ -113,13 +114,10 @@ class Arrivals:
 
     def left_rows(self, address: str) -> list[Row]:
         """Fetch the rows that the slot has not worked on in the batch before, from the process that held it."""
-        shared, found = self._shared, list[Row]()
-
-        def get() -> None:
-            found[:] = shared.clients.left_rows(address, shared.slot)
-
-        again(f"rows of slot {shared.slot} from {address}", shared.closed, get, shared.config.deadline_s)
-        return found
+        shared = self._shared
+        name = f"rows of slot {shared.slot} from {address}"
+        get = partial(shared.clients.left_rows, address, shared.slot)
+        return again(name, shared.closed, get, shared.config.deadline_s)
 
     def restore(self, units: Sequence[UnitId], store: SavepointStore, savepoint: str) -> None:
         """Restore units from a savepoint, and say so; also how far it is, and if it is not there as it was written."""

@@ -26,6 +26,7 @@ from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.worker.flight.messages import Shipment
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 RETRY_MOST_S = 2.0
 
 
@@ -79,9 +80,9 @@ class Courier(Generic[Item]):
             ended = time.monotonic()
 
 
-def again(name: str, closed: threading.Event, act: Callable[[], None], within_s: float = math.inf) -> None:
-    """Call ``act`` until it succeeds, until ``closed`` is set, or for ``within_s`` seconds; but once if something is
-    damaged or not there: that does not become better.
+def again(name: str, closed: threading.Event, act: Callable[[], Result], within_s: float = math.inf) -> Result:
+    """Return what ``act`` gives. It is called until it succeeds, until ``closed`` is set, or for ``within_s`` seconds;
+    but once if something is damaged or not there: that does not become better.
 
     Messages of a step need no such bound: the coordinator's deadline says when it is too late.
     """
@@ -89,15 +90,14 @@ def again(name: str, closed: threading.Event, act: Callable[[], None], within_s:
     def complain(state: RetryCallState) -> None:
         sys.stderr.write(f"{name}, attempt {state.attempt_number}: {state.outcome and state.outcome.exception()}\n")
 
-    for attempt in Retrying(
+    trying = Retrying(
         retry=retry_if_exception_type(ServiceUnavailable) & retry_if_not_exception_type((Damaged, NotThere)),
         wait=wait_exponential(multiplier=0.1, max=RETRY_MOST_S),
         stop=stop_when_event_set(closed) | stop_after_delay(within_s),
         before_sleep=complain,
         reraise=True,
-    ):
-        with attempt:
-            act()
+    )
+    return trying(act)
 
 
 class Outbox:

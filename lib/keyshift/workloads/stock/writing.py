@@ -48,9 +48,7 @@ def write(workload: "Stock", form: str, rate: float, seconds: float) -> Iterator
 
 
 def _slices(workload: "Stock", slices: int, draw: Callable[[], int]) -> Iterator[pa.RecordBatch]:
-    """Give what is told in each slice: the orders that rest, as many in a slice as are drawn, then ``slices`` of
-    others.
-    """
+    """Give what is told in each slice: the orders that rest, as many as are drawn, then ``slices`` of others."""
     orders, partition = resting(workload), workload.partition(0)
     while orders.num_rows:
         count = draw()
