@@ -67,8 +67,8 @@ def test_the_tag_is_the_version_and_the_lock(tmp_path):
 
 def test_the_tag_is_told_before_anything_is_installed_and_docker_takes_it():
     # -S: no site-packages, as with `make image` in a fresh clone.
-    command = [sys.executable, "-S", "-m", "keyshift.place.image", str(ROOT)]
-    asked = subprocess.run(command, env={"PYTHONPATH": str(LIB)}, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-S", "-m", "keyshift.place.image"]
+    asked = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(LIB)}, capture_output=True, text=True, check=True)
     assert asked.stdout == image_tag(ROOT) + "\n"
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\n", asked.stdout)
 
