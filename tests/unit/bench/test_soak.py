@@ -178,6 +178,9 @@ class Job:
     def __init__(self, errors=None):
         self.errors, self.calls, self.lasted, self.alive = errors or {}, [], [], True
 
+    def start(self, say):
+        pass
+
     def status(self):
         return {"migrations": [], "deaths": 0, "notes": []}
 
@@ -198,6 +201,12 @@ class Job:
 
     def silence_ms(self, begin, end):
         return 50.0
+
+    def stop(self, within_s, say):
+        return GOOD
+
+    def end(self):
+        self.alive = False
 
 
 @pytest.fixture
@@ -268,22 +277,9 @@ def whole(monkeypatch, tmp_path):
     """The command with all around it, for six minutes; gives what it has written down, and whether it is passed."""
 
     def whole(warm_up=60.0, **does):
-        class Whole(Job):
-            def __init__(self, *given):
-                super().__init__()
-
-            def start(self, say):
-                pass
-
-            def stop(self, within_s, say):
-                return GOOD
-
-            def end(self):
-                self.alive = False
-
         for name, act in does.items():
-            monkeypatch.setattr(Whole if hasattr(Whole, name) else Job, name, act)
-        monkeypatch.setattr(soak, "SoakJob", Whole)
+            monkeypatch.setattr(Job, name, act)
+        monkeypatch.setattr(soak, "SoakJob", lambda *_: Job())
         monkeypatch.setattr(soak, "ProcessWatch", ProcessWatch)
         monkeypatch.setattr(soak, "Stack", mock.Mock())
         monkeypatch.setattr(soak, "time", Clock())
