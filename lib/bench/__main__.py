@@ -10,9 +10,8 @@ import typer
 
 from bench import pipeline, transfer
 from bench.measurements import Measurement, table
-from keyshift.folders import write_whole
+from keyshift.folders import require_file, write_whole
 from keyshift.lab.environment import open_services
-from keyshift.model.errors import BadInput
 from keyshift.program import run_program
 from keyshift.progress import tell
 from keyshift.results.manifest import describe_machine, describe_versions
@@ -20,7 +19,6 @@ from keyshift.services.jars import require_java
 from keyshift.services.stack import Stack
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
 
 PartName = StrEnum("PartName", "a b c d")
 
@@ -31,17 +29,15 @@ def bench(
         list[PartName] | None,
         typer.Option(
             help="a: pipeline against a plain job; b: state transfer against a bare copy; c: frame intervals; "
-            "d: legs of a frame, and CPU by process. "
-            "May be repeated; default: all.",
+            "d: legs of a frame, and CPU by process. May be repeated; default: all.",
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One repetition, shorter.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write every repetition there too, as JSON.")] = None,
 ) -> None:
     """What keyshift costs, as ratios of neighbouring measurements in one run. Takes about twelve minutes."""
-    if out is not None and not out.absolute().parent.is_dir():
-        raise BadInput(f"--out {out}: its folder does not exist; make it first")
-    parts = {name.value for name in part or PartName}
+    require_file("--out", out)
+    parts: set[str] = {*(part or PartName)}
     effort = pipeline.QUICK if quick else pipeline.Effort()
     started = datetime.now(UTC)
     rows: list[Measurement] = []
@@ -51,7 +47,7 @@ def bench(
     if parts & {"a", "c", "d"}:
         require_java()
         with open_services("local", tell) as endpoints:
-            rows += pipeline.measure(parts, effort, endpoints, Stack().home, tell)
+            rows += pipeline.measure(parts, effort, endpoints, Stack().home)
     rows.sort(key=lambda row: row.part)
     if out is not None:
         report: dict[str, Any] = {

@@ -36,9 +36,9 @@ def measure(spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path
     services, begun = Stack().pids, list[float]()
     with tempfile.TemporaryDirectory(dir=work) as folder:
         with Subject(UnmovedJob, spark, endpoints, spec, work, trace=folder) as subject:
-            subject.burst(spec.run.rate, spec.run.frame_ms, seconds)  # warm up
+            subject.burst(seconds)  # warm up
             with Sampler(lambda: {**services(), **subject.pids, os.getpid(): DRIVER}) as sampler:
-                subject.burst(spec.run.rate, spec.run.frame_ms, seconds, began=begun.append)
+                subject.burst(seconds, began=begun.append)
         passed = moments(folder)
     [begin_s] = begun
     settled_s = begin_s + UNMEASURED_S

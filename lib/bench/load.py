@@ -56,7 +56,7 @@ class Subject:
         work: Path,
         trace: str = "",
     ) -> None:
-        self.name, self._spec = kind.label, spec
+        self.name, self.spec = kind.label, spec
         config = job_config(spec, f"bench-{self.name}-{secrets.token_hex(4)}", endpoints, None)
         self.config = replace(config, trace=trace)
         self._traffic = job_traffic(spec.workload, self.config, self.config.slots, work)
@@ -65,7 +65,7 @@ class Subject:
     def __enter__(self) -> "Subject":
         try:
             self._traffic.open()
-            ticks = self._traffic.feed([SourceLoad(self._spec.run.rate)], self._spec.run.frame_ms)
+            ticks = self._traffic.feed([SourceLoad(self.spec.run.rate)], self.spec.run.frame_ms)
             self._job.begin()
             self._traffic.end(ticks)
         except BaseException:
@@ -85,20 +85,20 @@ class Subject:
 
     def burst(
         self,
-        rate: float,
-        frame_ms: float,
         seconds: float,
+        rate: float | None = None,
+        frame_ms: float | None = None,
         give_up: bool = False,
         began: Callable[[float], object] = lambda start_s: None,
     ) -> Burst:
-        """Offer ``rate`` events/s for ``seconds``, and wait until the results are there.
+        """Offer ``rate`` events/s, or those of the spec, for ``seconds``, and wait until the results are there.
 
         ``give_up``: end the burst as soon as it is clear that the rate is not sustained. ``began`` hears when its first
         event is due, as soon as that is known. Raises ServiceUnavailable if a process dies.
         """
-        traffic = self._traffic
+        traffic, run = self._traffic, self.spec.run
         seconds_before, told_before = len(traffic.seconds), self._told
-        feed = traffic.feed([SourceLoad(rate)], frame_ms)
+        feed = traffic.feed([SourceLoad(rate or run.rate)], frame_ms or run.frame_ms)
         try:
             feed.await_ready()
             start = time.time() + LEAD_S

@@ -230,10 +230,8 @@ def _holder(lock: IO[str]) -> str:
     return f"process {lock.read().strip() or '?'}"
 
 
-def require_folder(option: str, path: Path | None) -> None:
+def require_folder(option: str, path: Path) -> None:
     """Raise BadInput if there is no folder in which ``path``, of ``option``, could be made."""
-    if path is None:
-        return
     if not path.absolute().parent.is_dir():
         raise BadInput(f"{option} {path}: its folder does not exist; make it first")
     if not os.access(path.absolute().parent, os.W_OK):
@@ -242,7 +240,9 @@ def require_folder(option: str, path: Path | None) -> None:
 
 def require_file(option: str, path: Path | None) -> None:
     """Raise BadInput if the file of ``option`` cannot be written at the end."""
-    if path is None or not path.exists():
+    if path is None:
+        return
+    if not path.exists():
         require_folder(option, path)
     elif path.is_dir():
         raise BadInput(f"{option} {path}: it is a folder; name a file")

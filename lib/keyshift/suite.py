@@ -3,7 +3,6 @@
 A name is loaded when it is used: a notebook that only plans does not load Spark or a client of a service.
 """
 
-from importlib import import_module
 from typing import Any
 
 import pandas as pd
@@ -13,6 +12,7 @@ pd.set_option("display.max_rows", 500)
 pd.set_option("display.max_columns", None)
 
 _NAMES_OF = {
+    "keyshift.analysis": ("metrics", "statistics", "timelines"),
     "keyshift.analysis.differences": ("differences",),
     "keyshift.analysis.conclusions": ("rescaling_sentences", "sentences", "tradeoff_sentences", "verdict_sentences"),
     "keyshift.analysis.plots.strategies": ("ccdf_figure", "pareto"),
@@ -70,29 +70,22 @@ _NAMES_OF = {
     "keyshift.studies.stored_runs": ("comparable", "open_store", "over_rates"),
     "keyshift.studies.study": ("measure", "named", "on_backends", "require_free"),
     "keyshift.place.profile": ("load_profile",),
-    "keyshift.planner": ("change", "in_units", "make_plan", "settings", "strategies", "strategy"),
+    "keyshift.planner": ("change", "in_units", "make_plan", "settings", "strategies", "strategy", "targets"),
     "keyshift.ordering": ("orderings",),
     "keyshift.state": ("backends",),
     "keyshift.workloads": ("KeyedStage", "Source", "workload", "workloads"),
     "keyshift.workloads.keyed": ("Grouped",),
 }
-_MODULES = {
-    "metrics": "keyshift.analysis.metrics",
-    "statistics": "keyshift.analysis.statistics",
-    "targets": "keyshift.planner.targets",
-    "timelines": "keyshift.analysis.timelines",
-}
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
-__all__ = sorted([*_MODULES, *_MODULE_OF])
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(_MODULES[name])
-    if name in _MODULE_OF:
-        return getattr(import_module(_MODULE_OF[name]), name)
-    raise AttributeError(f"keyshift.suite has no {name!r}; it has {', '.join(__all__)}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"keyshift.suite has no {name!r}; it has {', '.join(__all__)}")
+    # As ``from module import name`` does it: some names are modules themselves.
+    return getattr(__import__(_MODULE_OF[name], fromlist=[name]), name)
 
 
 def __dir__() -> list[str]:

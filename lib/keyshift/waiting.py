@@ -2,10 +2,7 @@
 
 import time
 from collections.abc import Callable
-from operator import not_
 from typing import TypeVar
-
-from tenacity import RetryCallState, Retrying, retry_if_result, wait_fixed
 
 T = TypeVar("T")
 
@@ -19,17 +16,10 @@ def wait_until(
     ``progress`` gives something else. What ``done`` or ``progress`` raises ends the wait.
     """
     seen, since = progress(), time.monotonic()
-
-    def too_late(_: RetryCallState) -> bool:
-        nonlocal seen, since
+    while not (found := done()):
         if (now := progress()) != seen:
             seen, since = now, time.monotonic()
-        return time.monotonic() - since >= within_s
-
-    def last(state: RetryCallState) -> T:
-        assert state.outcome is not None
-        return state.outcome.result()
-
-    return Retrying(retry=retry_if_result(not_), stop=too_late, wait=wait_fixed(every_s), retry_error_callback=last)(
-        done
-    )
+        if time.monotonic() - since >= within_s:
+            break
+        time.sleep(every_s)
+    return found

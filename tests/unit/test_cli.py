@@ -84,6 +84,7 @@ def test_help_names_every_command(tmp_path):
         (["notebook", "nowhere.ipynb"], "there is no such file"),
         (["notebook", QUICKSTART, "--set", 'strategies=["flud"]'], "unknown strategy 'flud': did you mean 'fluid'"),
         (["upp"], "No such command"),
+        (["up", "--kafka-port", "65536"], "not '65536'"),
         (["lab", "--metrics", "9100"], "has to be in the environment: KEYSHIFT_CONTROL_TOKEN"),
         (["job", "start", "--port", "70000"], "not '70000'"),
         (["job", "start", "--profile", "local-clutser"], "did you mean 'local-cluster'"),

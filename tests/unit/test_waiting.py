@@ -1,7 +1,6 @@
 """Waiting ends with the first true answer, with the deadline, or with an error; progress puts the deadline off."""
 
 import pytest
-import tenacity
 
 from keyshift import waiting
 from keyshift.waiting import wait_until
@@ -20,8 +19,7 @@ def test_the_first_true_answer_ends_the_wait_and_with_no_time_at_all_it_is_asked
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (waiting, tenacity.nap):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(waiting, "time", clock)
     return clock
 
 

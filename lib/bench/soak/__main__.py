@@ -10,7 +10,6 @@ threads, open files and numbers of processes if the interval includes 0 or they 
 first part of each process' life does not count.
 """
 
-import contextlib
 import json
 import math
 import os
@@ -22,7 +21,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import matplotlib
-import psutil
 import typer
 from tqdm import tqdm
 
@@ -41,6 +39,7 @@ from keyshift.program import run_program
 from keyshift.progress import tell
 from keyshift.registry import named_values
 from keyshift.results.manifest import describe_machine, describe_versions
+from keyshift.services.processes import kill
 from keyshift.services.stack import Stack
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse_now
@@ -73,14 +72,13 @@ class Soak:
     def __init__(self, job: SoakJob, bar: "tqdm[Any]", now_s: Callable[[], float]) -> None:
         self._job, self._bar, self._now_s = job, bar, now_s
         self.happened: list[Happened] = []
-        self.told: Status | None = None
+        self.told: Status = {}
 
     def run(self, some: list[Round], seconds: float) -> None:
         """Carry out rounds until the load has lasted so long. Raises KeyshiftError if the job ends before."""
         for each in some:
             self._pass_until(each.at_s)
-            self.happened.append(self._round(each))
-            tell(self.happened[-1].line())
+            self._carry_out(each)
         self._pass_until(seconds)
 
     def _pass_until(self, at_s: float) -> None:
@@ -89,9 +87,10 @@ class Soak:
             self._bar.update(min(int(self._now_s()), int(self._bar.total or 0)) - self._bar.n)
             time.sleep(min(left, 1.0))
 
-    def _round(self, each: Round) -> Happened:
+    def _carry_out(self, each: Round) -> None:
         began, began_s = time.time(), self._now_s()
-        before, bad, told, words = self._job.status(), "", Status(), list[str]()
+        before, told, words = self._job.status(), Status(), list[str]()
+        failure: KeyshiftError | None = None
         try:
             words.append(self._answer(MoveBy(strategy=each.strategy, target=each.slots)))
             self._pass_until(began_s + each.gap_s)
@@ -100,18 +99,15 @@ class Soak:
             else:
                 words.append(self._answer(InjectFault(fault=each.fault)))
             told = self._job.settle(0.0 if each.fault == DRIVER else parse_now(each.fault).seconds)
-        except Unanswered as error:
-            bad = str(error)
-        except KeyshiftError as error:
-            silence = self._job.silence_ms(began, time.time())
-            self.happened.append(Happened(each, began_s, " ".join(words), silence, [], str(error)))
-            tell(self.happened[-1].line())
-            raise
-        if told:
             words.append(_said(before, told))
+        except KeyshiftError as error:
+            failure = error
+        outcome, silence = "; ".join(filter(None, words)), self._job.silence_ms(began, time.time())
         notes = [line for line in told.get("notes", []) if line not in before["notes"]]
-        silence = self._job.silence_ms(began, time.time())
-        return Happened(each, began_s, "; ".join(filter(None, words)), silence, notes, bad)
+        self.happened.append(Happened(each, began_s, outcome, silence, notes, str(failure or "")))
+        tell(self.happened[-1].line())
+        if failure and not isinstance(failure, Unanswered):
+            raise failure
 
     def _answer(self, command: Command) -> str:
         """Ask, and give why it was refused, if it was: that is an answer. Raises KeyshiftError if the job has ended."""
@@ -127,9 +123,10 @@ class Soak:
 
 
 def _said(before: Status, told: Status) -> str:
-    new = told["migrations"][len(before["migrations"]) :]
-    took = ["" if each["took_s"] is None else f" after {each['took_s']:.1f} s" for each in new]
-    said = [each["outcome"] + time for each, time in zip(new, took, strict=True)]
+    said = []
+    for each in told["migrations"][len(before["migrations"]) :]:
+        took = "" if each["took_s"] is None else f" after {each['took_s']:.1f} s"
+        said.append(each["outcome"] + took)
     died = max(0, told["deaths"] - before["deaths"])
     return ", ".join([*(said or ["no migration"]), *([f"died {died} x"] if died else [])])
 
@@ -190,8 +187,8 @@ def main(
 
 def _soak(home: Path, values: dict[str, Any], profile: str | None, some: list[Round], given: dict[str, float]) -> bool:
     """Run a soak, and give whether it is passed; its summary is told and written either way."""
-    seconds, report = given["seconds"], {"started_at": datetime.now(UTC).isoformat(), **given}
-    report |= {"load": values, "machine": describe_machine().model_dump(), "versions": describe_versions()}
+    seconds, report = given["seconds"], {"started_at": datetime.now(UTC).isoformat(), **given, "load": values}
+    report |= {"machine": describe_machine().model_dump(), "versions": describe_versions()}
     tell(f"{len(some)} faults and migrations in {clock(seconds)}; all of it is in {home}")
     stack, more, ended_s = Stack(home), list[str](), math.inf
     with (
@@ -218,9 +215,7 @@ def _soak(home: Path, values: dict[str, Any], profile: str | None, some: list[Ro
         if not wait_until(lambda: not watch.of_job(), LEFT_S):
             left = watch.of_job()
             more.append(f"{len(left)} processes of the job live after its end: {', '.join(left.values())}")
-            for process in left:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+            kill(left)
     rows = [row for row in watch.rows if row.t_s <= ended_s]
     report |= _told(home, soak, rows, more, given["warm_up_s"])
     write_whole(home / "summary.json", json.dumps(report, indent=1) + "\n")

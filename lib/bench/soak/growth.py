@@ -1,11 +1,12 @@
 """How fast something grows, by a regression that outliers and restarts of processes do not bend. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 HOUR_S = 3600.0
 Z = 1.96  # of a normal distribution, 95 % within
@@ -26,20 +27,22 @@ class Growth(NamedTuple):
         return self.low <= 0 or self.slope <= tolerance
 
 
-def growth(lives: Iterable[tuple[Sequence[float], Sequence[float]]], warm_up_s: float, bin_s: float) -> Growth | None:
+def growth(lives: Iterable["pd.Series[Any]"], warm_up_s: float, bin_s: float) -> Growth | None:
     """The growth within the life of a process, of several lives together: what differs between them does not count.
 
-    ``lives``: for each the seconds since its beginning, ascending, and the values. What is before ``warm_up_s`` is left
-    out, and of the rest one point is made of each ``bin_s`` (its median): neighbours in time are much the same, and
-    would make the interval too narrow. None if there are too few points. Takes the square of the points of a life.
+    ``lives``: for each the values by the seconds since its beginning. What is before ``warm_up_s`` is left out, and of
+    the rest one point is made of each ``bin_s`` (its median): neighbours in time are much the same, and would make the
+    interval too narrow. None if there are too few points. Takes the square of the points of a life.
     Source: the slope of Theil and Sen, by blocks as Hirsch, Slack and Smith 1982 have it for the seasons of a year.
     """
     slopes: list[npt.NDArray[np.float64]] = []
     values: list[npt.NDArray[np.float64]] = []
     variance = 0.0
-    for seconds, each in lives:
-        t, y = _binned(np.asarray(seconds, "f8"), np.asarray(each, "f8"), warm_up_s, bin_s)
-        n = len(t)
+    for life in lives:
+        points = pd.DataFrame({"t": life.index, "y": life.to_numpy()}, dtype="f8")
+        points = points[points["t"] >= warm_up_s]
+        bins = points.groupby((points["t"] - warm_up_s) // bin_s).agg({"t": "mean", "y": "median"})
+        t, y, n = bins["t"].to_numpy(), bins["y"].to_numpy(), len(bins)
         if n < FEWEST:
             continue
         first, second = np.triu_indices(n, 1)
@@ -58,12 +61,3 @@ def growth(lives: Iterable[tuple[Sequence[float], Sequence[float]]], warm_up_s: 
         float(np.median(every)),
         len(every),
     )
-
-
-def _binned(
-    t: npt.NDArray[np.float64], y: npt.NDArray[np.float64], warm_up_s: float, bin_s: float
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    t, y = t[t >= warm_up_s], y[t >= warm_up_s]
-    places = np.floor((t - warm_up_s) / bin_s)
-    parts = [places == place for place in np.unique(places)]
-    return np.array([t[part].mean() for part in parts]), np.array([np.median(y[part]) for part in parts])

@@ -13,14 +13,12 @@ from bench.soak.plan import Round
 from bench.soak.watch import ROLES, Sample
 from keyshift.analysis.plots.style import finish, heading, label_lowest, panel_grid
 from keyshift.lab.live.status import Status
-from keyshift.results.manifest import Summary
 
 MEASURES = {"held_mib": "MiB", "threads": "threads", "fds": "open files"}
 PROCESSES = "processes"
 # Growth per hour that counts as none, beside what chance explains.
 MEMORY_MIB, MEMORY_SHARE = 4.0, 0.02  # of a process, and of its median: the larger of the two
 COUNTS = 1.0  # threads, files, processes
-Points = tuple[list[float], list[float]]  # seconds since the beginning of a life, and values
 BINS = 240  # of the soak, at the least
 
 
@@ -79,27 +77,18 @@ def grown(samples: Sequence[Sample], warm_up_s: float) -> list[Grown]:
     found = []
     for role in ROLES:
         some = table[table["role"] == role]
-        lives = [one for _, one in some.groupby("pid")]
         for measure in MEASURES:
-            measured = [one.dropna(subset=[measure]) for one in lives]
-            points = [(one["age_s"].tolist(), one[measure].tolist()) for one in measured]
-            seen, late = (growth(each, warm_up_s, bin_s) for each in (points, map(_second_half, points)))
+            lives = [one.set_index("age_s")[measure].dropna() for _, one in some.groupby("pid")]
+            second_halves = [life.iloc[len(life) // 2 :] for life in lives]
+            seen, late = (growth(each, warm_up_s, bin_s) for each in (lives, second_halves))
             tolerance = COUNTS
             if measure == "held_mib":
                 tolerance = max(MEMORY_MIB, MEMORY_SHARE * seen.median if seen else 0.0)
             found.append(Grown(role, measure, seen, late, tolerance))
         if len(some):
             count = some.groupby("t_s").size().reindex(table["t_s"].unique(), fill_value=0).sort_index()
-            found.append(
-                Grown(role, PROCESSES, growth([(list(count.index), list(count))], warm_up_s, bin_s), None, COUNTS)
-            )
+            found.append(Grown(role, PROCESSES, growth([count], warm_up_s, bin_s), None, COUNTS))
     return found
-
-
-def _second_half(life: Points) -> Points:
-    """The second half of a life, by its points."""
-    seconds, values = life
-    return seconds[len(seconds) // 2 :], values[len(values) // 2 :]
 
 
 def growth_table(rows: Sequence[Grown]) -> str:
@@ -108,34 +97,22 @@ def growth_table(rows: Sequence[Grown]) -> str:
     return aligned([heads, *(row.cells() for row in rows)], left=(0, 1, 6))
 
 
-def _came(told: Status | None) -> Summary | None:
-    return told.get("summary") if told else None
-
-
-def problems(told: Status | None, happened: Sequence[Happened], rows: Sequence[Grown]) -> list[str]:
-    """Problems, each in one line; none: the soak is passed. ``told``: the job's last status, None if it gave no
-    verdict.
+def summary(told: Status, happened: Sequence[Happened], rows: Sequence[Grown], more: Sequence[str]) -> dict[str, Any]:
+    """The summary as JSON knows it, with its ``problems``, a line each; none: the soak is passed. ``told``: the job's
+    last status, empty if it gave no verdict; ``more``: further problems.
     """
-    found, came = list[str](), _came(told)
+    came, manifest = told.get("summary"), told.get("manifest")
+    problems = list[str]()
     if came is None or came.verdict != "ok":
-        found.append(f"the verdict is {came.verdict}" if came else "the job gave no verdict")
-    if told:
-        found += told.get("examples", [])
-    found += [f"{clock(each.began_s)} {each.round.fault}: {each.bad}" for each in happened if each.bad]
+        problems.append(f"the verdict is {came.verdict}" if came else "the job gave no verdict")
+    problems += told.get("examples", [])
+    problems += [f"{clock(each.began_s)} {each.round.fault}: {each.bad}" for each in happened if each.bad]
     for row in rows:
         if row.leaks and row.found:
             slope, low, high, *_ = row.found
-            found.append(f"{row.role}: {row.measure} grows by {slope:.2f} per hour (95 %: {low:.2f} to {high:.2f})")
-    return found
-
-
-def summary(
-    told: Status | None, happened: Sequence[Happened], rows: Sequence[Grown], more: Sequence[str]
-) -> dict[str, Any]:
-    """The summary as JSON knows it. ``more``: further problems."""
-    came, manifest = _came(told), told.get("manifest") if told else None
+            problems.append(f"{row.role}: {row.measure} grows by {slope:.2f} per hour (95 %: {low:.2f} to {high:.2f})")
     return {
-        "problems": [*problems(told, happened, rows), *more],
+        "problems": [*problems, *more],
         "verdict": came.verdict if came else None,
         "summary": came.model_dump(mode="json") if came else None,
         "notes": manifest.notes if manifest else [],

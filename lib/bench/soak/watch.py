@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -28,7 +28,6 @@ from keyshift.wire.faults import SERVICES
 SIGNS = {"generator": "keyshift.traffic.generator", "collector": "keyshift.traffic.collector"}
 DAEMON = "keyshift.worker.daemon"  # forks the workers, whose command line is the same
 ROLES = ("driver", "jvm", "daemon", "worker", *SIGNS, *SERVICES)
-
 
 COLLECT_EVERY_S = 60.0
 JCMD_S = 15.0  # a process that a fault has stopped does not answer
@@ -91,13 +90,13 @@ class ProcessWatch:
         """Seconds since it began, as samples have them."""
         return time.time() - self._began
 
-    def of_job(self) -> Mapping[psutil.Process, str]:
+    def of_job(self) -> dict[psutil.Process, str]:
         """The processes that live, but for services."""
         return {process: role for process, role in self.alive().items() if role not in SERVICES}
 
-    def alive(self) -> Mapping[psutil.Process, str]:
+    def alive(self) -> dict[psutil.Process, str]:
         """The processes that were seen and live, with their roles."""
-        return {process: role for process, role in list(self._known.items()) if runs(process)}
+        return {process: role for process, role in self._known.items() if runs(process)}
 
     def _run(self) -> None:
         with open(self._file, "w", newline="") as file:
@@ -106,10 +105,9 @@ class ProcessWatch:
                 self._look(file)
 
     def _look(self, file: IO[str]) -> None:
-        for process, role in self._found():
-            self._known.setdefault(process, role)
+        self._known = dict(self._found()) | self.alive()  # another one: who asks what lives may be at the old one
         now, some = time.time(), list[Sample]()
-        for process, role in self.alive().items():
+        for process, role in self._known.items():
             with contextlib.suppress(psutil.Error):
                 with process.oneshot():
                     age_s, held = now - process.create_time(), self._held_mib(process, role)
@@ -119,8 +117,6 @@ class ProcessWatch:
         csv.writer(file).writerows(some)
         file.flush()
         self.rows += some
-        for process in set(self._known) - set(self.alive()):
-            del self._known[process]
 
     def _held_mib(self, process: psutil.Process, role: str) -> float | None:
         if role == "minio":
@@ -151,8 +147,7 @@ class ProcessWatch:
         with contextlib.suppress(psutil.Error):
             driver = psutil.Process(self._driver)
             yield driver, "driver"
-            below = driver.children(recursive=True)
-            for process in below:
+            for process in driver.children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     if role := role_of(process.name(), process.cmdline(), process.parent()):
                         yield process, role

@@ -15,12 +15,10 @@ def strategies(as_json: Json = False) -> None:
     from keyshift.planner import settings
     from keyshift.planner import strategies as known
 
-    rows: list[dict[str, Any]] = [
-        {"strategy": name, "what": entry.summary, "source": entry.source} for name, entry in known.items()
-    ]
-    if as_json:
-        for row, (_, entry) in zip(rows, known.items(), strict=True):
-            row |= settings(entry) | {"by_migration": entry.by_migration}
+    rows = []
+    for name, entry in known.items():
+        point = settings(entry) | {"by_migration": entry.by_migration} if as_json else {}
+        rows.append({"strategy": name, "what": entry.summary, "source": entry.source} | point)
     print_rows(rows, as_json)
 
 
@@ -68,42 +66,39 @@ def workloads(as_json: Json = False) -> None:
     from keyshift.workloads import parameters
     from keyshift.workloads import workloads as known
 
-    costs = [{"cpu_us_per_event": round(cpu_us_per_event(workload()), 1)} for _, workload in known.items()]
-    _print_models("workload", [(n, w.summary, w, parameters(w)) for n, w in known.items()], as_json, costs)
+    rows = []
+    for name, workload in known.items():
+        cost = round(cpu_us_per_event(workload()), 1)
+        row = {"workload": name, "what": workload.summary, "cpu_us_per_event": cost}
+        rows.append(row | (_declared(workload, parameters(workload)) if as_json else {}))
+    print_rows(rows, as_json)
 
 
 def backends(as_json: Json = False) -> None:
     """Where state lives; with --json, the settings too."""
     from keyshift.state import backends as known
 
-    _print_models("backend", [(n, b.summary, b.settings, b.settings.model_fields) for n, b in known.items()], as_json)
+    rows = []
+    for name, backend in known.items():
+        fields = _declared(backend.settings, backend.settings.model_fields) if as_json else {}
+        rows.append({"backend": name, "what": backend.summary} | fields)
+    print_rows(rows, as_json)
+
+
+def _declared(model: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Type, default, meaning and bounds of these fields of a model."""
+    declared = model.model_json_schema()["properties"]
+    return {"parameters": {name: declared[name] for name in names}}
 
 
 def orderings(as_json: Json = False) -> None:
     """How replicas of a job agree on an order."""
     from keyshift.ordering import orderings as known
 
-    rows = [
-        {"ordering": name, "what": entry.summary, "source": entry.source}
-        | ({"agrees": entry.agrees, "leads": entry.leads} if as_json else {})
-        for name, entry in known.items()
-    ]
-    print_rows(rows, as_json)
-
-
-def _print_models(
-    kind: str,
-    models: list[tuple[str, str, Any, Iterable[str]]],
-    as_json: bool,
-    facts: Iterable[dict[str, Any]] | None = None,
-) -> None:
-    """Name, summary and ``facts`` of each; as JSON also type, default, meaning and bounds of fields of its model."""
-    rows: list[dict[str, Any]] = []
-    for (name, summary, model, parameters), more in zip(models, facts or [{}] * len(models), strict=True):
-        rows.append({kind: name, "what": summary} | more)
-        if as_json:
-            declared = model.model_json_schema()["properties"]
-            rows[-1]["parameters"] = {parameter: declared[parameter] for parameter in parameters}
+    rows = []
+    for name, entry in known.items():
+        traits = {"agrees": entry.agrees, "leads": entry.leads} if as_json else {}
+        rows.append({"ordering": name, "what": entry.summary, "source": entry.source} | traits)
     print_rows(rows, as_json)
 
 

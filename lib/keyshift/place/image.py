@@ -21,13 +21,13 @@ def image_tag(root: Path) -> str:
     return f"{version}-{hashlib.sha256((root / 'requirements.lock').read_bytes()).hexdigest()[:12]}"
 
 
-def not_needed(project: str = "keyshift") -> list[str]:
-    """Installed packages that ``project`` does not need to run, by name: tools for building, testing and linting."""
+def not_needed() -> list[str]:
+    """Installed packages that keyshift does not need to run, by name: tools for building, testing and linting."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
     needed: set[str] = set()
-    waiting = [Requirement(project)]
+    waiting = [Requirement("keyshift")]
     while waiting:
         wanted = waiting.pop()
         # An extra may bring requirements that the package alone has not: look once per package and extra.
@@ -45,4 +45,4 @@ def not_needed(project: str = "keyshift") -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(image_tag(Path(sys.argv[1]) if len(sys.argv) > 1 else Path.cwd()) + "\n")
+    sys.stdout.write(image_tag(Path.cwd()) + "\n")

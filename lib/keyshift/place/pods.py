@@ -123,7 +123,7 @@ class Pods:
             troubles: dict[str, tuple[str, bool]] = {}
             try:
                 pods = self.executors(application)
-                there, troubles = len(pods), _troubles(pods)
+                there, troubles = len(pods), {pod: trouble for pod, of in pods.items() if (trouble := _words(of))}
                 # What one said that runs by now counts no more.
                 last = next((words for words, _ in troubles.values()), last if failed else "")
             except Refused:
@@ -223,13 +223,8 @@ def _number(pod: Any) -> int:
     return int((pod.metadata.labels or {}).get("spark-exec-id", 0))
 
 
-def _troubles(pods: dict[str, Any]) -> dict[str, tuple[str, bool]]:
-    """The pods that do not run: their message, and whether it will stay so."""
-    found = {name: _words(pod) for name, pod in pods.items()}
-    return {name: words for name, words in found.items() if words is not None}
-
-
 def _words(pod: Any) -> tuple[str, bool] | None:
+    """What is said of a pod that does not run, and whether it will stay so; None if it runs."""
     for container in pod.status.container_statuses or ():
         if waiting := container.state.waiting:
             return f"{waiting.reason}: {waiting.message or 'no message'}", waiting.reason in HOPELESS

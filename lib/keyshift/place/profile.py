@@ -190,7 +190,8 @@ class Profile(BaseModel):
         description="milliseconds of the shortest session that an embedded ZooKeeper has to hold, when it is started",
     )
     nodes: Literal[1, 3] = Field(
-        default=1, description="how many embedded Kafka and ZooKeeper have each; with 3, one of each may fail"
+        default=1,  # with two, the death of one would stop the service
+        description="how many embedded Kafka and ZooKeeper have each; with 3, one of each may fail",
     )
     spark: SparkProfile = Field(default_factory=SparkProfile)
     control: ControlProfile = Field(default_factory=ControlProfile)

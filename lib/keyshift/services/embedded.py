@@ -1,5 +1,6 @@
 """One service of the embedded stack: its ports, its process, and whether it is well."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -12,6 +13,7 @@ import psutil
 
 from keyshift.folders import MIB, Cancelled, write_whole
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.messages import decode
 from keyshift.progress import Say
 from keyshift.services import processes
 from keyshift.services.service import HOST, Route, Service, port_of
@@ -45,10 +47,10 @@ class Ports:
 
     def saved(self) -> dict[str, int]:
         """The ports of the last start, by name; none if the file is not there or damaged."""
-        try:
-            return {str(name): int(port) for name, port in dict(json.loads(self._file.read_text())).items()}
-        except (OSError, ValueError, TypeError):
-            return {}
+        with contextlib.suppress(OSError, ValueError):
+            found: dict[str, int] = decode(dict[str, int], self._file.read_bytes())
+            return found
+        return {}
 
     def of_clients(self, service: Service) -> int:
         """The port at which clients find the service."""
@@ -107,15 +109,11 @@ class EmbeddedService:
         return f"{HOST}:{self._ports.of_clients(self._service)}"
 
     def route(self) -> Route:
-        """The way to it through a relay. Raises ServiceUnavailable if it was started without one."""
+        """The way to it, while it runs, through a relay."""
         if not self._service.relay_ports:
             return Route(0, (HOST, self._ports.of_clients(self._service)))
         saved = self._ports.saved()
-        try:
-            port, to = (saved[port_of(name, self.node.number)] for name in self._service.relay_ports)
-        except KeyError:
-            remedy = "stop the services with `keyshift down`, and try again"
-            raise ServiceUnavailable(f"{self.title} was started by an older keyshift; {remedy}") from None
+        port, to = (saved[port_of(name, self.node.number)] for name in self._service.relay_ports)
         return Route(port, (HOST, to))
 
     def used_ports(self) -> list[int]:

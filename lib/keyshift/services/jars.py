@@ -13,17 +13,18 @@ import threading
 from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from keyshift.folders import MIB, cache_folder, locked, require_disk_space, resource
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.progress import Say, silent
-from keyshift.registry import unknown
 from keyshift.services.processes import run_to_end, tail
 
 JAVA_VERSIONS = ("17", "21")  # long-term releases that Spark 4.3 and Kafka 4.1 both support
+Conf = Literal["spark", "broker", "flink"]
 # What is fetched together, by one run of Ivy. Flink's are large, and for one comparison: nobody else waits for them.
-TOGETHER = [["spark", "broker"], ["flink"]]
-CONFS = [conf for some in TOGETHER for conf in some]
+TOGETHER: list[list[Conf]] = [["spark", "broker"], ["flink"]]
+CONFS: list[str] = [conf for some in TOGETHER for conf in some]
 
 
 def require_java() -> str:
@@ -81,15 +82,13 @@ def pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
-def jars(conf: str, say: Say = silent, cancel: threading.Event | None = None) -> list[Path]:
+def jars(conf: Conf, say: Say = silent, cancel: threading.Event | None = None) -> list[Path]:
     """The jars of ``spark`` (the Kafka connector, for spark.jars), ``broker`` (the classpath of the embedded Kafka) or
     ``flink`` (that of its processes).
 
     Downloaded on first use (about a minute), later taken from the cache; checksums are verified every time.
-    Raises BadInput for another conf, ServiceUnavailable if they cannot be downloaded or have a wrong checksum.
+    Raises ServiceUnavailable if they cannot be downloaded or have a wrong checksum.
     """
-    if conf not in CONFS:
-        raise unknown("jar configuration", conf, CONFS)
     folder, wanted = cache_folder() / "jars", _checksums([conf])
     if _wrong(folder, wanted):
         with locked(cache_folder() / "jars.lock", "the download of jars", say, deadline_s=900, cancel=cancel):

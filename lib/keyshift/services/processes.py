@@ -12,11 +12,13 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import psutil
+from typing_extensions import TypedDict
 
 from keyshift.folders import Cancelled, write_whole
+from keyshift.model.messages import decode
 from keyshift.waiting import wait_until
 
 TELL_S = 15.0  # between two lines of progress
@@ -124,10 +126,7 @@ def forget(pid_file: Path) -> None:
 def find(pid_file: Path) -> psutil.Process | None:
     """The live process a pid file speaks of; see ``living``."""
     saved = _saved(pid_file)
-    try:
-        return living(saved["pid"], saved["created"], saved["born"]) if saved else None
-    except ValueError:  # no process has such a number
-        return None
+    return living(saved["pid"], saved["created"], saved["born"]) if saved else None
 
 
 def elsewhere(pid_file: Path) -> str:
@@ -167,13 +166,11 @@ def on_other_host(host: str, lives: bool) -> bool:
 
 
 def _saved(pid_file: Path) -> Identity | None:
-    """Read a pid file; None if there is none, or a damaged one. Older ones do not say everything."""
-    try:
-        saved = json.loads(pid_file.read_text())
-        born, host = saved.get("born") or "", saved.get("host") or ""
-        return {"pid": int(saved["pid"]), "created": float(saved["created"]), "born": born, "host": host}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    """Read a pid file; None if there is none, or a damaged one."""
+    with contextlib.suppress(OSError, ValueError):
+        found: Identity = decode(Identity, pid_file.read_bytes())
+        return found
+    return None
 
 
 def identity(pid: int) -> Identity:

@@ -20,6 +20,7 @@ from keyshift.folders import require_disk_space, state_folder, write_whole
 from keyshift.model.errors import BadInput, Refused, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.program import run_program
+from keyshift.progress import tell
 from keyshift.redis_program import PASSWORD, redis_configuration, redis_program
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import MinIO
@@ -111,7 +112,7 @@ def bucket(
     keys = _given("KEYSHIFT_ACCESS_KEY"), _given("KEYSHIFT_SECRET_KEY")
     there = Bucket(Endpoints("", "", address, *keys, bucket=name, secure=secure), answer_s=ANSWER_S, retries=0)
     made = await_bucket(there, deadline_s)
-    _tell(f"bucket {name!r} at {address}: {'made' if made else 'is there already'}")
+    tell(f"bucket {name!r} at {address}: {'made' if made else 'is there already'}")
 
 
 def await_bucket(bucket: Bucket, deadline_s: float) -> bool:
@@ -145,7 +146,7 @@ def become(service: Service, ports: dict[str, int]) -> NoReturn:
     """
     _require_home(service.home)
     require_disk_space(service.data, 0, "give a folder with --data that this user can write to")
-    program = service.fetch(_tell, threading.Event())
+    program = service.fetch(tell, threading.Event())
     command, env = service.configure(program, ports, threading.Event())
     _exec(service.home, command, env)
 
@@ -195,10 +196,6 @@ def _given(name: str) -> str:
     if not (value := os.environ.get(name)):
         raise BadInput(f"{name} is not set in the environment; set it (in a cluster: from the Secret of the chart)")
     return value
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
 
 
 if __name__ == "__main__":

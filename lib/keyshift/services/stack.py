@@ -24,20 +24,18 @@ from keyshift.folders import MIB, REMEDY, Cancelled, write_whole
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.program import interrupts_wait
 from keyshift.progress import Say, silent
-from keyshift.registry import unknown
 from keyshift.services import limits, processes
 from keyshift.services.embedded import EmbeddedService, Ports, ServiceStatus, is_free
 from keyshift.services.jars import require_java
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import BUCKET, MinIO
-from keyshift.services.service import ALONE, HOST, ServiceNode
+from keyshift.services.service import HOST, ServiceNode
 from keyshift.services.users import Users
 from keyshift.services.zookeeper import SESSION_MS, ZooKeeper
 from keyshift.waiting import wait_until
 
 DEFAULT_PORTS = Kafka.default_ports | ZooKeeper.default_ports | MinIO.default_ports
 ROOM_BYTES = 1024 * MIB
-NODES = (1, 3)  # with two, the death of one would stop the service
 SERVICES = ("kafka", "zookeeper", "minio")
 STORE = ("minio",)  # what who reads stored runs needs
 NODE_BYTES = {"kafka": 300 * MIB, "zookeeper": 120 * MIB}  # one of three takes 190 and 100 when it has started
@@ -59,8 +57,7 @@ class Stack:
     ``home``: the folder (default: $KEYSHIFT_HOME, else the user's state folder). ``ports``: wanted ports by name (see
     DEFAULT_PORTS), used when a service is started; where one is taken by somebody else a free one is chosen.
     ``session_ms``: the shortest session that ZooKeeper has to hold, if it is started. ``nodes``: how many Kafka and
-    ZooKeeper have each, one of NODES; by default as many as at the last start, else one.
-    Raises BadInput for an unknown port name or an impossible number.
+    ZooKeeper have each, 1 or 3; by default as many as at the last start, else one.
     """
 
     def __init__(
@@ -70,18 +67,11 @@ class Stack:
         session_ms: int = SESSION_MS,
         nodes: int | None = None,
     ) -> None:
-        for name, port in (ports or {}).items():
-            if name not in DEFAULT_PORTS:
-                raise unknown("port", name, list(DEFAULT_PORTS))
-            if not 1 <= port <= 65535:
-                raise BadInput(f"port {name}={port} is impossible; choose one from 1 to 65535")
         self.home = folders.state_folder(home)
         self.nodes = _nodes_before(self.home) if nodes is None else nodes
-        if self.nodes not in NODES:
-            raise BadInput(f"nodes = {self.nodes}: Kafka and ZooKeeper have {' or '.join(map(str, NODES))} nodes each")
         self._minio = MinIO(self.home)
         of_all = Ports(self.home, ports or {})
-        places = [ServiceNode(n + 1, (HOST,) * self.nodes) for n in range(self.nodes)] if self.nodes > 1 else [ALONE]
+        places = [ServiceNode(number, (HOST,) * self.nodes) for number in range(1, self.nodes + 1)]
         brokers = [Kafka(self.home, node=place) for place in places]
         servers = [ZooKeeper(self.home, session_ms=session_ms, node=place) for place in places]
         self._services = [EmbeddedService(service, of_all) for service in (*brokers, *servers, self._minio)]
@@ -210,8 +200,7 @@ class Stack:
     ) -> None:
         """End a service, and start it again where it was, ``away_s`` seconds later, or as soon as ``at_once`` is set.
 
-        Of several nodes it is the one that ``node`` names.
-        Raises BadInput if there is no such service, ServiceUnavailable if it does not come back.
+        Of several nodes it is the one that ``node`` names. Raises ServiceUnavailable if it does not come back.
         """
         service = self.node(name)
         with self.locked(say):
@@ -220,7 +209,7 @@ class Stack:
             self._start([service], say)
 
     def pid(self, name: str) -> int:
-        """The process of a service. Raises BadInput if there is no such service, ServiceUnavailable if it is down."""
+        """The process of a service. Raises ServiceUnavailable if it is down."""
         service = self.node(name)
         if (process := service.process) is None:
             raise ServiceUnavailable(f"{service.title} does not run; start it with `keyshift up`")
@@ -231,13 +220,8 @@ class Stack:
         return {process.pid: service.name for service in self._services if (process := service.process)}
 
     def node(self, name: str) -> EmbeddedService:
-        """The service ``name``; of several nodes the first that lives, or that of the name, as ``kafka-2``.
-
-        Raises BadInput if there is no such service.
-        """
+        """The service ``name``; of several nodes the first that lives, or that of the name, as ``kafka-2``."""
         found = [service for service in self._services if name in (service.kind, service.name)]
-        if not found:
-            raise unknown("service", name, list(dict.fromkeys(service.kind for service in self._services)))
         return next((service for service in found if service.process), found[0])
 
     def alive(self) -> list[EmbeddedService]:
@@ -317,7 +301,7 @@ def _nodes_before(home: Path) -> int:
     try:
         return int((home / "nodes").read_text())
     except (OSError, ValueError):
-        return NODES[0]
+        return 1
 
 
 def _wipe(home: Path) -> None:

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from keyshift.folders import REMEDY, remove_whole, write_whole
+from keyshift.folders import REMEDY
 from keyshift.model.errors import service_errors
 from keyshift.services import processes
-
-STAY = "up"
 
 
 class Users:
@@ -24,6 +22,7 @@ class Users:
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "users"
+        self._stay = self._folder / "up"
 
     def add(self) -> Path:
         """Count this process among them until ``remove`` is called with what this returns, or the process dies. Raises
@@ -42,14 +41,15 @@ class Users:
     def keep(self) -> None:
         """Let the services stay when nobody uses them."""
         with service_errors(OSError, self._unwritten):
-            write_whole(self._folder / STAY, "")
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._stay.touch()
 
     def _unwritten(self, error: OSError) -> str:
         return f"cannot write to {self._folder}: {error.strerror or error}; free some of its disk, or {REMEDY}"
 
     def release(self) -> None:
         """Let the services stop with the last who uses them; safe to call twice."""
-        remove_whole(self._folder / STAY)
+        self._stay.unlink(missing_ok=True)
 
     def entries(self) -> Iterator[Path]:
         """The pid files, also of processes that have died."""
@@ -60,7 +60,7 @@ class Users:
         for entry in self.entries():
             if processes.find(entry) is None:
                 entry.unlink(missing_ok=True)
-        return any(self.entries()) or (self._folder / STAY).exists()  # not what a killed write has left
+        return any(self.entries()) or self._stay.exists()
 
     def others(self, parents: bool = False) -> list[int]:
         """The live processes that use them, but for this one and, without ``parents``, those that have started it, as a

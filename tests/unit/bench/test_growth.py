@@ -1,17 +1,16 @@
 """How fast something grows: on made-up lives of processes whose growth is known."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from bench.soak.growth import growth
-
-HOUR_S = 3600.0
+from bench.soak.growth import HOUR_S, growth
 
 
 def life(per_h, noise=0.0, begin=100.0, seconds=HOUR_S, seed=1, every_s=5.0):
-    """Seconds and values of a process that grows so fast."""
+    """Values of a process that grows so fast, by seconds."""
     t = np.arange(0.0, seconds, every_s)
-    return t, begin + per_h * t / HOUR_S + np.random.default_rng(seed).normal(0, noise, len(t))
+    return pd.Series(begin + per_h * t / HOUR_S + np.random.default_rng(seed).normal(0, noise, len(t)), t)
 
 
 def test_a_leak_is_measured_however_noisy_it_is():
@@ -43,18 +42,18 @@ def test_lives_that_begin_with_more_each_time_do_not_grow():
 
 
 def test_the_warm_up_of_each_life_and_outliers_do_not_count():
-    t, y = life(0.0)
-    y[t < 1800] = t[t < 1800] / 18
-    y[400:404] = 5000
-    found = growth([(t, y)], 1800, 60)
+    each = life(0.0)
+    each[each.index < 1800] = each.index[each.index < 1800] / 18
+    each.iloc[400:404] = 5000
+    found = growth([each], 1800, 60)
     assert (found.slope, found.low, found.high) == (0, 0, 0)
-    assert growth([(t, y)], 0, 60).slope > 0
+    assert growth([each], 0, 60).slope > 0
     assert found.points == 30
 
 
 def test_a_stair_is_growth():
     t = np.arange(0, HOUR_S, 5)
-    found = growth([(t, 200 + 10 * (t // 600))], 0, 60)
+    found = growth([pd.Series(200 + 10 * (t // 600), t)], 0, 60)
     assert found.slope == pytest.approx(60, rel=0.1)
     assert not found.flat(4.0)
 

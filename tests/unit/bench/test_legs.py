@@ -15,7 +15,7 @@ def test_a_burst_is_measured_from_its_load_and_not_from_when_it_was_asked_for(mo
         def __init__(self, *given, trace):
             super().__init__(self)
 
-        def burst(self, rate, frame_ms, seconds, began=lambda start_s: None):
+        def burst(self, seconds, began=lambda start_s: None):
             began(105.0)
 
     class Sampler(contextlib.nullcontext):

@@ -15,7 +15,7 @@ import typer
 from bench.soak import __main__ as soak
 from bench.soak.job import Unanswered
 from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, rounds
-from bench.soak.report import Happened, figure, grown, problems, summary
+from bench.soak.report import Happened, figure, grown, summary
 from bench.soak.watch import Sample, free_mib, left_mib, role_of
 from keyshift.experiment.commands import InjectFault, MoveBy
 from keyshift.experiment.live_spec import live_spec
@@ -111,7 +111,7 @@ def happened(bad=""):
 @pytest.mark.parametrize(
     ("told", "bad", "per_h", "words"),
     [
-        (None, "", 0, "the job gave no verdict"),
+        ({}, "", 0, "the job gave no verdict"),
         (BAD, "", 0, "the verdict is bad"),
         (BAD, "", 0, "lost: x"),
         (GOOD, "not answered", 0, "not answered"),
@@ -119,9 +119,8 @@ def happened(bad=""):
     ],
 )
 def test_each_problem_is_told(told, bad, per_h, words):
-    found = problems(told, [happened(bad)], grown(samples(per_h=per_h), 60))
+    found = summary(told, [happened(bad)], grown(samples(per_h=per_h), 60), [])["problems"]
     assert words in found[0] or words in found[-1], found
-    assert problems(GOOD, [happened()], grown(samples(), 60)) == []
 
 
 def test_the_summary_is_json():
@@ -141,10 +140,6 @@ def test_the_figure_has_a_panel_for_each_role_and_measure():
 DAEMON = ["python", "-m", "keyshift.worker.daemon"]
 
 
-def process(*command, above=()):
-    return list(command), SimpleNamespace(cmdline=lambda: list(above))
-
-
 @pytest.mark.parametrize(
     ("name", "command", "above", "role"),
     [
@@ -156,7 +151,7 @@ def process(*command, above=()):
     ],
 )
 def test_processes_are_told_apart(name, command, above, role):
-    assert role_of(name, *process(*command, above=above)) == role
+    assert role_of(name, command, SimpleNamespace(cmdline=lambda: above)) == role
 
 
 HEAP = """4242:
@@ -183,6 +178,9 @@ class Job:
     def __init__(self, errors=None):
         self.errors, self.calls, self.lasted, self.alive = errors or {}, [], [], True
 
+    def start(self, say):
+        pass
+
     def status(self):
         return {"migrations": [], "deaths": 0, "notes": []}
 
@@ -203,6 +201,12 @@ class Job:
 
     def silence_ms(self, begin, end):
         return 50.0
+
+    def stop(self, within_s, say):
+        return GOOD
+
+    def end(self):
+        self.alive = False
 
 
 @pytest.fixture
@@ -244,7 +248,6 @@ def test_what_is_refused_was_answered(run):
 def test_what_is_not_answered_is_bad_and_the_soak_goes_on(run):
     made = run(Job({"kill:slot": Unanswered("nothing came")}), ["kill:slot"] * 2)
     assert [each.bad for each in made.happened] == ["nothing came"] * 2
-    assert problems(GOOD, made.happened, [])
 
 
 def test_a_job_that_ends_ends_the_soak_and_its_last_round_is_told(run):
@@ -274,22 +277,9 @@ def whole(monkeypatch, tmp_path):
     """The command with all around it, for six minutes; gives what it has written down, and whether it is passed."""
 
     def whole(warm_up=60.0, **does):
-        class Whole(Job):
-            def __init__(self, *given):
-                super().__init__()
-
-            def start(self, say):
-                pass
-
-            def stop(self, within_s, say):
-                return GOOD
-
-            def end(self):
-                self.alive = False
-
         for name, act in does.items():
-            monkeypatch.setattr(Whole if hasattr(Whole, name) else Job, name, act)
-        monkeypatch.setattr(soak, "SoakJob", Whole)
+            monkeypatch.setattr(Job, name, act)
+        monkeypatch.setattr(soak, "SoakJob", lambda *_: Job())
         monkeypatch.setattr(soak, "ProcessWatch", ProcessWatch)
         monkeypatch.setattr(soak, "Stack", mock.Mock())
         monkeypatch.setattr(soak, "time", Clock())

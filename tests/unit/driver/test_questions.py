@@ -32,7 +32,7 @@ def ask(monkeypatch):
     def names():
         return [name for name, after in after_s.items() if clock.now > after]
 
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda _: None))
     monkeypatch.setattr(questions, "queue", SimpleNamespace(Queue=Answers, Empty=queue.Empty))
 
     def watch_children(path, changed):

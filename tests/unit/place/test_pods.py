@@ -3,7 +3,6 @@
 from types import SimpleNamespace as Thing
 
 import pytest
-import tenacity.nap
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
@@ -30,7 +29,7 @@ def not_started(reason: str) -> list[Thing]:
 def clock(monkeypatch):
     """Time that passes only in sleep."""
     clock = Clock()
-    for module in (pods, waiting, tenacity.nap):
+    for module in (pods, waiting):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

@@ -108,12 +108,6 @@ def test_a_stack_of_three_nodes_has_three_of_each_but_of_minio_and_lists_them_al
     assert started.make(1).up().replication == 1
 
 
-@pytest.mark.parametrize("nodes", [0, 2, 4])
-def test_another_number_of_nodes_is_refused(tmp_path, nodes):
-    with pytest.raises(BadInput, match=f"^nodes = {nodes}: .* 1 or 3 nodes each$"):
-        Stack(tmp_path, nodes=nodes)
-
-
 @pytest.fixture
 def started(tmp_path, lives, monkeypatch):
     """Makes stacks of one folder; ``lives`` names those of its services that do, and it has memory for all."""
@@ -178,8 +172,6 @@ def test_one_of_three_nodes_may_be_away_and_the_first_that_lives_is_the_one_to_h
     assert len(stack.endpoints().kafka.split(",")) == 3
     assert (stack.node("kafka").name, stack.node("zookeeper").name) == ("kafka-2", "zookeeper-1")
     assert stack.node("kafka-3").name == "kafka-3"
-    with pytest.raises(BadInput, match=r"kafak.*did you mean 'kafka'"):
-        stack.node("kafak")
     started.lives -= {"kafka-2"}
     with pytest.raises(ServiceUnavailable, match=r"Kafka 2 at 127\.0\.0\.1:19102 is stopped; start it with"):
         stack.endpoints()
