@@ -12,7 +12,7 @@ from typing import Any
 
 from driver_requests import Request
 from driver_shape import Chain
-from driver_world import Driver, Watcher, World
+from driver_world import Driver, World
 from one_run import Outcome
 from places import DriverDied, at
 from promises import MANIFEST, Input, Promise, broken, promised
@@ -28,11 +28,12 @@ JUDGED = 8  # promises of a run, beside the last one of each driver
 SNAPSHOTS = "keyshift-snapshots"  # the thread that takes them
 
 
-class Judge(Watcher):
+class Judge:
     """Puts what it finds into the outcome."""
 
     def __init__(self, outcome: Outcome, chain: Chain, world: World) -> None:
         self._outcome, self._chain, self._world, self.seen = outcome, chain, world, outcome.seen
+        self.problem = outcome.problem
         self._promises: dict[str, Promise] = {}
         self._last_of: dict[int, str] = {}  # driver -> the promise that it made last
         self._claimant: Driver | None = None
@@ -41,10 +42,6 @@ class Judge(Watcher):
         self._standing: dict[int, list[Driver]] = {}  # driver -> those from which it may not take the job over
         self.ready: set[str] = set()  # runs of which somebody was told that the job is ready: they are to be kept
         world.watcher = self
-
-    def problem(self, check: str, what: Any) -> None:
-        """The first one of each check is told."""
-        self._outcome.problems.setdefault(check, str(what))
 
     def await_(self, what: str, there: Callable[[], bool], within_s: float, check: str = "never") -> None:
         """Until it is there, or it is a problem that it is not."""
@@ -57,13 +54,16 @@ class Judge(Watcher):
     # -- when it happens -----------------------------------------------------------------------------------------------
 
     def launched(self, driver: Driver) -> None:
-        """None may be there of which one could know."""
+        """It is about to be. None may be there of which one could know."""
         if self._world.running is not None:
             self.problem("two drivers", "one is launched, and another one runs")
         self._standing[driver.pid] = [] if self.takes_over else [each for each in self._world.living if each.stands]
 
     def begins(self, job: str, restore: str | None) -> None:
-        """Not before what the journal promises: what lies between may be gone from the input."""
+        """An attempt of ``job`` is about to, from this snapshot or savepoint; None: from the beginning of the input.
+
+        Not before what the journal promises: what lies between may be gone from the input.
+        """
         journal = self._world.journal()
         if journal is None or self._stale or journal["run_id"] != job:  # another one has its name, and its files
             return
@@ -74,14 +74,18 @@ class Judge(Watcher):
             self.problem("went back", f"an attempt begins from {restore}, and the journal has {newest}")
 
     def claimed(self, driver: Driver) -> None:
-        """Journals of others are stale from now on. Whoever takes nothing over waits for those that may live."""
+        """The job is its own from now on, and journals of others are stale. Whoever takes nothing over waits for those
+        that may live.
+        """
         self._claimant = driver
         for other in self._standing[driver.pid]:
             if driver.job and other.job and other.job.run_id == driver.job.run_id and other.stands:
                 self.problem("two drivers", f"driver {driver.pid} claims the job, and ZooKeeper hears {other.pid}")
 
     def kept(self, driver: Driver, journal: dict[str, Any]) -> None:
-        """What it names is there. It may be stale if its writer stood still between its last look and its write."""
+        """A journal of ``driver`` is on disk. What it names is there. It may be stale if its writer stood still between
+        its last look and its write.
+        """
         self._stale = driver is not self._claimant
         self.seen["stale journals"] += self._stale
         if self._stale or not journal["past"]["snapshots"]:
@@ -96,7 +100,10 @@ class Judge(Watcher):
         self._last_of[driver.pid] = newest
 
     def deletes(self, driver: Driver, what: str, journal: dict[str, Any] | None) -> None:
-        """Only a stop that succeeded may take away what a resume needs. A resume needs no half of a run."""
+        """``driver`` is about to take something away; ``journal``: that is on disk.
+
+        Only a stop that succeeded may take away what a resume needs. A resume needs no half of a run.
+        """
         if driver.job is None or driver.job.run_id not in self.ready or self._has_verdict(driver):
             return
         if what.startswith("runs/"):
@@ -113,7 +120,7 @@ class Judge(Watcher):
             self.seen["savepoints removed"] += SNAPSHOT_PREFIX not in what
 
     def input_lost(self, ends: dict[str, list[int]]) -> None:
-        """What has read more than there is now is promised no more."""
+        """Topics of events end there now. What has read more than there is now is promised no more."""
         for name, promise in [*self._promises.items()]:
             [offsets] = (each["offsets"] for each in promise.journal["past"]["snapshots"] if each["name"] == name)
             left = ends.get(f"{promise.run}-events")

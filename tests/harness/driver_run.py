@@ -55,7 +55,7 @@ class Run:
     """Problems are in the outcome."""
 
     def __init__(self, outcome: Outcome, chain: Chain, world: World) -> None:
-        self._seed, self._chain, self._world, self._seen = outcome.seed, chain, world, outcome.seen
+        self._outcome, self._chain, self._world, self._seen = outcome, chain, world, outcome.seen
         self._rng, self._over = random.Random(f"acts {outcome.seed}"), threading.Event()
         self._judge = Judge(outcome, chain, world)
         self._requests = Requests(outcome.seed, chain, world, self._over)
@@ -66,8 +66,8 @@ class Run:
 
     def go(self) -> None:
         """Everything."""
-        for act in (self._wake, self._weather):
-            threading.Thread(target=self._beside, args=(act,), name=f"harness{act.__name__}", daemon=True).start()
+        self._outcome.beside(self._wake)
+        self._outcome.beside(self._weather)
         try:
             for life in self._chain.lives:
                 self._live(life)
@@ -221,13 +221,6 @@ class Run:
 
     # -- what happens meanwhile ----------------------------------------------------------------------------------------
 
-    def _beside(self, act: Callable[[], None]) -> None:
-        """In a thread of its own; nobody else would say that it has failed."""
-        try:
-            act()
-        except Exception:
-            self._judge.problem("harness", traceback.format_exc(limit=-3))
-
     def _wake(self) -> None:
         """Paused drivers go on."""
         while not self._over.wait(0.01):
@@ -239,11 +232,6 @@ class Run:
                     driver.wake()
 
     def _weather(self) -> None:
-        """Sessions with ZooKeeper expire, until there was so much of it that a slow machine does nothing else."""
-        rng, mean_s = random.Random(f"weather {self._seed}"), self._chain.shape.expires_s
-        while mean_s and self._seen["sessions expired"] < EXPIRED and not self._over.wait(rng.expovariate(1 / mean_s)):
-            with self._world.ensemble.lock:
-                session = rng.choice([*self._world.ensemble.sessions, None])
-            if session is not None:
-                self._seen["sessions expired"] += 1
-                session.expire()
+        """Until there was so much of it that a slow machine does nothing else."""
+        expires_s = self._chain.shape.expires_s
+        self._world.ensemble.weather(self._outcome.seed, expires_s, self._over, self._seen, EXPIRED)

@@ -34,28 +34,6 @@ SESSION_S = 0.3  # at the most, until a dead driver's sessions expire
 PARTS = ("driver", "spark", "generator", "collector")  # the processes of a driver; the last two end when it is gone
 
 
-class Watcher:
-    """Hears what must be seen when it happens, from the thread that does it."""
-
-    def launched(self, driver: "Driver") -> None:
-        """It is about to be."""
-
-    def begins(self, job: str, restore: str | None) -> None:
-        """An attempt of ``job`` is about to, from this snapshot or savepoint; None: from the beginning of the input."""
-
-    def claimed(self, driver: "Driver") -> None:
-        """The job is its own from now on."""
-
-    def kept(self, driver: "Driver", journal: dict[str, Any]) -> None:
-        """A journal of ``driver`` is on disk."""
-
-    def deletes(self, driver: "Driver", what: str, journal: dict[str, Any] | None) -> None:
-        """``driver`` is about to take something away; ``journal``: that is on disk."""
-
-    def input_lost(self, ends: dict[str, list[int]]) -> None:
-        """Topics of events end there now."""
-
-
 class World:
     """All services and the disk of one run, and the drivers that use them."""
 
@@ -67,7 +45,7 @@ class World:
         self.drivers: dict[int, Driver] = {}
         self.user = Place("user", Fates([]), lambda fault: None)  # of the commands
         self.coming: list[list[Fault]] = []  # the faults of the drivers that will be launched next
-        self.watcher: Watcher = Watcher()
+        self.watcher: Any = None  # the ``Judge``, who hears what must be seen when it happens, from who does it
         self._pids = itertools.count(1)
 
     def launch(self, log: Path) -> "Driver":

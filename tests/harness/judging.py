@@ -1,5 +1,6 @@
 """The verdict on a run and on its snapshots, as ``lab.judge.evaluation`` asks for them."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -38,6 +39,9 @@ def snapshots(
     return judged_cuts(workload, *topic, results, replace(final, cuts=cuts_of(store, final)))
 
 
-def none_is_bad(outcomes: Collection[Any]) -> None:
+def none_is_bad(outcomes: Collection[Any], seen: Counter[str] | None = None) -> None:
+    """``seen`` adds up what they had."""
+    for outcome in outcomes if seen is not None else ():
+        seen.update(outcome.seen)
     bad = [outcome for outcome in outcomes if outcome.problems]
     assert not bad, "\n\n".join(map(str, bad))

@@ -8,10 +8,12 @@ all that is asked of it raises. That of a driver publishes and withdraws nothing
 """
 
 import contextlib
+import math
 import queue
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -30,6 +32,18 @@ class Ensemble(Memory):
     def __init__(self, seed: int, delay_s: float) -> None:
         super().__init__()
         self.rng, self.delay_s = random.Random(f"zookeeper {seed}"), delay_s
+
+    def weather(
+        self, seed: int, mean_s: float | None, over: threading.Event, seen: Counter[str], most: float = math.inf
+    ) -> None:
+        """Sessions expire, one after ``mean_s`` on average, until it is ``over`` or they were so many."""
+        rng = random.Random(f"weather {seed}")
+        while mean_s and seen["sessions expired"] < most and not over.wait(rng.expovariate(1 / mean_s)):
+            with self.lock:
+                session = rng.choice([*self.sessions, None])
+            if session is not None:
+                seen["sessions expired"] += 1
+                session.expire()
 
     def below(self, path: str) -> list[str]:
         with self.lock:

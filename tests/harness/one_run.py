@@ -82,6 +82,21 @@ class Outcome:
     log: list[LogEvent] = field(default_factory=list)
     late_s: float = 0.0  # how much later than it should a thread woke, at the most: what a full machine takes from all
 
+    def problem(self, check: str, what: Any) -> None:
+        """The first one of each check is told."""
+        self.problems.setdefault(check, str(what))
+
+    def beside(self, act: Callable[[], None]) -> None:
+        """Do it in a thread of its own; nobody else would say that it has failed."""
+
+        def run() -> None:
+            try:
+                act()
+            except Exception:
+                self.problem("harness", traceback.format_exc(limit=-3))
+
+        threading.Thread(target=run, name=f"harness-{act.__name__}", daemon=True).start()
+
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
         """Inside, it is measured how late threads wake."""
@@ -122,9 +137,10 @@ def run(seed: int, **pinned: Any) -> Outcome:
         _counted(TurnCore, "deliver", outcome.seen, "turns"),
         _counted(SlotTask, "_others_read", outcome.seen, "late behind their rows"),
     ):
-        Run(outcome, ensemble, bucket, fate).go()
+        Run(outcome, ensemble, bucket).go()
         for client in failures.clients:
             client.close()
+    outcome.seen["leaders died"] += fate.deaths
     outcome.seen.update({f"flight: {what}": times for what, times in failures.counted.items()})
     outcome.seen.update({f"order: {what}": times for what, times in order.seen.items()})
     return outcome
@@ -182,11 +198,10 @@ class Request:
 class Run:
     """Load, job, migrations, savepoints, verdict: as ``lab.run_loop`` has it. Is the ``Output`` of its job itself."""
 
-    def __init__(
-        self, outcome: Outcome, ensemble: Ensemble, bucket: Bucket, fate: Fate, input_of: str = "", replica: int = 0
-    ) -> None:
+    def __init__(self, outcome: Outcome, ensemble: Ensemble, bucket: Bucket) -> None:
         self.outcome, self.shape, self.seed, self.seen = outcome, outcome.shape, outcome.seed, outcome.seen
-        self._ensemble, self._bucket, self._fate = ensemble, bucket, fate
+        self._problem = outcome.problem
+        self._ensemble, self._bucket = ensemble, bucket
         shape = self.shape
         self._rng = random.Random(f"run {self.seed}")
         workload = workloads.get(shape.workload)(**shape.parameters)
@@ -216,8 +231,6 @@ class Run:
             ordering=shape.ordering,
             heartbeat_us=round(shape.heartbeat_s * 1e6),
             session_ms=500,
-            input_of=input_of,
-            replica=replica,
         )
         self._workload = config.make_workload()
         self.topic = Topic(config.routers)
@@ -234,8 +247,8 @@ class Run:
 
     def go(self) -> None:
         """Everything; problems are in the outcome."""
-        for act in (self.load, self._weather):
-            threading.Thread(target=self._beside, args=(act,), name=f"harness-{act.__name__}", daemon=True).start()
+        self.outcome.beside(self.load)
+        self.outcome.beside(self._weather)
         try:
             self._execute()
             self.job.stop()
@@ -253,10 +266,7 @@ class Run:
         self.seen["processes left"] += len(self.engine.left)
         restored = (self.job.config.restore or "").startswith(SNAPSHOT_PREFIX)
         self.seen.update({"snapshots": len(self.job.snapshots.newest), "began from a snapshot": restored})
-        self.seen.update({"leaders died": self._fate.deaths, "queries died": len(self.job.revoked) > 0})
-
-    def _problem(self, check: str, what: Any) -> None:
-        self.outcome.problems.setdefault(check, str(what))
+        self.seen["queries died"] += len(self.job.revoked) > 0
 
     # -- from the first event to the last result -----------------------------------------------------------------------
 
@@ -266,7 +276,7 @@ class Run:
         begin = [Assignment.contiguous(groups, min(shape.begin_slots, each)) for each in slots]
         self.job.start([in_units(shape.point, each) for each in begin])
         if shape.dies_at_s is not None:
-            threading.Timer(shape.dies_at_s, self._beside, (self._kill_query,)).start()
+            threading.Timer(shape.dies_at_s, self.outcome.beside, (self._kill_query,)).start()
         if (ahead := shape.point.of_migration(0)).copies == "periodic":
             stage = self.job.stages[0]
             self._first = self._draw_target(stage, stage.assignment)
@@ -389,13 +399,6 @@ class Run:
 
     # -- what happens to it --------------------------------------------------------------------------------------------
 
-    def _beside(self, act: Callable[[], None]) -> None:
-        """In a thread of its own; nobody else would say that it has failed."""
-        try:
-            act()
-        except Exception:
-            self._problem("harness", traceback.format_exc(limit=-3))
-
     def load(self) -> None:
         """Frames for all routers, and events in them until the load has ended, or more of it would only take longer."""
         rng, shape = random.Random(f"load {self.seed}"), self.shape
@@ -413,14 +416,7 @@ class Run:
                     self.due += results_due(source, self._workload.stages, batch)
 
     def _weather(self) -> None:
-        """Sessions with ZooKeeper expire."""
-        rng = random.Random(f"weather {self.seed}")
-        while self.shape.expires_s and not self.over.wait(rng.expovariate(1 / self.shape.expires_s)):
-            with self._ensemble.lock:
-                session = rng.choice([*self._ensemble.sessions, None])
-            if session is not None:
-                self.seen["sessions expired"] += 1
-                session.expire()
+        self._ensemble.weather(self.seed, self.shape.expires_s, self.over, self.seen)
 
     def _kill_query(self) -> None:
         if self.loaded:

@@ -1,7 +1,7 @@
 """What the seed of a run decides before it begins."""
 
 import random
-from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 from keyshift.model.keys import Mode
@@ -34,46 +34,8 @@ def kind_of(strategy: Strategy) -> str:
     return "access" if strategy.mode.transfer == "remote" else strategy.mode.transfer
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(SimpleNamespace):
     """Times in seconds, probabilities between 0 and 1."""
-
-    strategy: str
-    mode: Mode | None  # of every step, instead of the strategy's own
-    workload: str
-    routers: int
-    slots: int
-    begin_slots: int
-    keys: int
-    chunk_bytes: int
-    queue_bytes: int
-    frame_s: float
-    slow_s: tuple[float, ...]  # by router, of any stage: how long its rows are on their way to slots, at the most
-    batch_s: float | None  # None: one batch
-    moves: float  # probability that slots change their processes between two batches
-    zookeeper_s: float  # until a watch or an acknowledgement is there, at the most
-    expires_s: float | None  # between two sessions that expire, on average
-    fails: float  # share of Flight's calls that fail before they have worked, and of those that do so after it
-    flight_s: float  # what a Flight call takes beside its work, at the most
-    leader_dies: float  # probability that the coordinator dies at a message that it sends or hears
-    overlaps: float  # probability that a migration takes the place of the one before; half as often it only cancels it
-    restarts: bool  # with a savepoint and another number of slots, under load
-    dies_at_s: float | None  # when the query dies
-    dies_by: str  # of a "worker" that is killed, or a "session" that a task has lost for good
-    snapshot_s: float  # from one snapshot to the next; 0: none
-    store_s: float  # what it takes to write a segment of a snapshot, at the most
-    store_fails: float  # share of those segments that cannot be written
-    query: str  # of nexmark
-    timed: bool  # wordcount has windows; stock, which knows no time, is keyed by account
-    ordering: str = "none"  # the order protocol in front of slots
-    heartbeat_s: float = 0.02
-    chain: str = "counter,counter"  # the stages of chain
-    slots_per_process: int = 1
-    slots_behind: int = 0  # of each stage behind the first; 0: as many as that has
-    seconds: float = 2.0  # of load
-    deadline_s: float = 30.0
-    leaves: float = 0.0  # probability that Spark says goodbye to a process as soon as its slots are at their end
-    held_s: float = 0.0  # so long after the others one process of slots comes to its rows, in the second batch
 
     @property
     def point(self) -> Strategy:
@@ -122,7 +84,7 @@ def draw(
     routers, slots = rng.randint(1, 3), rng.randint(2, 4)
     shape = Shape(
         strategy=rng.choice(SIMPLE) if simple else rng.choice(named),
-        mode=rng.choice(modes) if simple else None,
+        mode=rng.choice(modes) if simple else None,  # of every step, instead of the strategy's own
         workload=workload or rng.choice(IN_TURNS if in_turns else WORKLOADS),
         routers=routers,
         slots=slots,
@@ -133,25 +95,38 @@ def draw(
         # has one key at a time would take minutes for all of them.
         queue_bytes=rng.choice((2000 if kind != "access" else 16_000, 1 << 26)),
         frame_s=rng.choice((0.008, 0.015)),
+        # By router, of any stage: how long its rows are on their way to slots, at the most.
         slow_s=tuple(rng.choice((0.0, 0.0, 0.01, 0.04)) for _ in range(routers)),
-        batch_s=rng.choice((None, 0.25, 0.7)),
-        moves=rng.choice((0.0, 0.5, 1.0)),
-        zookeeper_s=rng.choice((0.0, 0.005, 0.03)),
-        expires_s=rng.choice((None, None, 0.3)),
+        batch_s=rng.choice((None, 0.25, 0.7)),  # None: one batch
+        moves=rng.choice((0.0, 0.5, 1.0)),  # probability that slots change their processes between two batches
+        zookeeper_s=rng.choice((0.0, 0.005, 0.03)),  # until a watch or an acknowledgement is there, at the most
+        expires_s=rng.choice((None, None, 0.3)),  # between two sessions that expire, on average
+        # Share of Flight's calls that fail before they have worked, and of those that do so after it.
         fails=rng.choice((0.0, 0.1, 0.2)),
-        flight_s=rng.choice((0.0, 0.02, 0.1)),
+        flight_s=rng.choice((0.0, 0.02, 0.1)),  # what a Flight call takes beside its work, at the most
+        # Probability that the coordinator dies at a message that it sends or hears.
         leader_dies=rng.choice((0.0, 0.0, 0.05)),
+        # Probability that a migration takes the place of the one before; half as often it only cancels it.
         overlaps=rng.choice((0.0, 0.3)),
-        restarts=rng.random() < 0.15,
-        dies_at_s=rng.random() * 2 if rng.random() < 0.1 else None,
+        restarts=rng.random() < 0.15,  # with a savepoint and another number of slots, under load
+        dies_at_s=rng.random() * 2 if rng.random() < 0.1 else None,  # when the query dies
+        # Of a "worker" that is killed, or a "session" that a task has lost for good.
         dies_by=rng.choice(("worker", "session")),
-        snapshot_s=rng.choice((0.0, 0.1, 0.3)),
-        store_s=rng.choice((0.0, 0.0, 0.05, 0.3)),
-        store_fails=rng.choice((0.0, 0.0, 0.0, 0.1)),
-        query=rng.choice(QUERIES),
-        timed=rng.random() < 0.5,
+        snapshot_s=rng.choice((0.0, 0.1, 0.3)),  # from one snapshot to the next; 0: none
+        store_s=rng.choice((0.0, 0.0, 0.05, 0.3)),  # what it takes to write a segment of a snapshot, at the most
+        store_fails=rng.choice((0.0, 0.0, 0.0, 0.1)),  # share of those segments that cannot be written
+        query=rng.choice(QUERIES),  # of nexmark
+        timed=rng.random() < 0.5,  # wordcount has windows; stock, which knows no time, is keyed by account
         slots_per_process=random.Random(f"processes {seed}").choice((1, 1, 2)),
+        # Probability that Spark says goodbye to a process as soon as its slots are at their end.
         leaves=random.Random(f"goodbyes {seed}").choice((0.0, 0.5)),
+        ordering=ordering,  # the order protocol in front of slots
+        heartbeat_s=0.02,
+        chain="counter,counter",  # the stages of chain
+        slots_behind=0,  # of each stage behind the first; 0: as many as that has
+        seconds=2.0,  # of load
+        deadline_s=30.0,
+        held_s=0.0,  # so long after the others one process of slots comes to its rows, in the second batch
     )
     if in_turns:  # what waits there is no reason to stop reading
         query = rng.choice([query for query in QUERIES if len(Nexmark(query=query).stages) == 1])
@@ -162,4 +137,6 @@ def draw(
         own = {"batch_s": LONG_S} if shape.batch_s and (stages or flight_s > QUICK_S) else {}
         own |= {"snapshot_s": 0.0} if stages else {}
         pinned = {"queue_bytes": 1 << 26, "query": query, "flight_s": flight_s} | own | pinned
-    return replace(shape, ordering=ordering, **pinned)
+    assert pinned.keys() <= vars(shape).keys()
+    vars(shape).update(pinned)
+    return shape

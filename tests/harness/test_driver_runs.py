@@ -31,9 +31,7 @@ OFTEN = ("lives", "paused", "promises judged", "requests", "resumes", "stopped",
 def test_a_job_survives_its_driver(pool, seen, kind):
     first = SEEDS * list(KINDS).index(kind)
     outcomes = list(pool.run(range(first, first + SEEDS), driver_run.run, **KINDS[kind]))
-    for outcome in outcomes:
-        seen.update(outcome.seen)
-    none_is_bad(outcomes)
+    none_is_bad(outcomes, seen)
 
 
 def test_the_drivers_had_enough_to_survive(seen):

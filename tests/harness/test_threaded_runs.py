@@ -36,9 +36,7 @@ def of_each_kind(pool, workload, number, workloads=1):
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_event_has_one_right_result_of_its_owner_whatever_fails(pool, seen, workload):
     outcomes = [*chain(*of_each_kind(pool, workload, WORKLOADS.index(workload), len(WORKLOADS)))]
-    for outcome in outcomes:
-        seen.update(outcome.seen)
-    none_is_bad(outcomes)
+    none_is_bad(outcomes, seen)
 
 
 def test_a_job_of_two_sources_and_three_stages_keeps_that(pool):
@@ -81,19 +79,15 @@ def test_so_it_is_if_slots_work_in_turns(pool, seen, ordering, workload):
     first, pinned = 10_000 + SEEDS * ALL_IN_TURNS.index(workload), {"snapshot_s": 0.0} if ordering == "kazoo" else {}
     seeds = range(first, first + SEEDS)
     outcomes = list(pool.run(seeds, workload=workload, ordering=ordering, **pinned))
-    for outcome in outcomes:
-        seen.update(outcome.seen)
-    bad = [outcome for outcome in outcomes if outcome.problems or not outcome.seen["turns"]]
-    assert not bad, "\n\n".join(map(str, bad))
+    none_is_bad(outcomes, seen)
+    assert all(outcome.seen["turns"] for outcome in outcomes)
 
 
 def test_in_turns_what_timers_of_a_first_stage_give_reaches_the_second(pool, seen):
     calm = {"snapshot_s": 0.0, "flight_s": 0.0, "batch_s": None}
     outcomes = list(pool.run(range(3), workload="nexmark", query="q4", ordering="live_robin", **calm))
-    for outcome in outcomes:
-        seen.update(outcome.seen)
-    bad = [outcome for outcome in outcomes if outcome.problems or not outcome.seen["turns"]]
-    assert not bad, "\n\n".join(map(str, bad))
+    none_is_bad(outcomes, seen)
+    assert all(outcome.seen["turns"] for outcome in outcomes)
 
 
 @pytest.mark.parametrize("workload", ALL_IN_TURNS)

@@ -84,25 +84,14 @@ def run(
     """Until all of the input has come out of both. ``moves``: all units change their slots in the second one, in both
     together, or in the second one and then in the first one. ``pinned``: more of their shape.
     """
-    ensemble, bucket = Ensemble(seed, 0.005), Bucket(seed)
-    pinned = (OF_MOVES if moves else {}) | pinned
-    outcomes = [Outcome(2 * seed + number, _shape(seed, ordering, workload, **pinned), {}) for number in range(2)]
-    common, order = (ensemble, bucket, Fate(ensemble, 0.0), "both"), OrderServices(seed)
-    runs = [Run(outcome, *common, number) for number, outcome in enumerate(outcomes)]
-    first, second = runs
-    first.load_s, moving = math.inf, {"": [], "one": [second], "both": runs, "one_by_one": [second, first]}[moves]
-    second.topic = second.engine.topic = first.topic
-    replicas = [Replica() for _ in runs]
-    if moves == "both":
-        _agree(runs, lambda: {*range(2)})
-    for each in runs if moves == "one_by_one" else []:
-        each.job.config = dataclasses.replace(each.job.config, apart=True)
-    with (
-        installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
-        order.installed(),
-        _recorded(replicas),
-        _ended(runs),
-    ):
+    replicas, pinned = [Replica() for _ in range(2)], (OF_MOVES if moves else {}) | pinned
+    with _recorded(replicas), _incarnations(seed, (0, 1), workload, ordering, **pinned) as runs:
+        first, second = runs
+        first.load_s, moving = math.inf, {"": [], "one": [second], "both": runs, "one_by_one": [second, first]}[moves]
+        if moves == "both":
+            _agree(runs, lambda: {*range(2)})
+        for each in runs if moves == "one_by_one" else []:
+            each.job.config = dataclasses.replace(each.job.config, apart=True)
         Thread(target=first.load, daemon=True).start()
         assignments = [Assignment.contiguous(8, stage.config.slots) for stage in first.job.stages]
         first.job.start(assignments)
@@ -111,7 +100,8 @@ def run(
         if returns:
             time.sleep(LOAD_S / 2)
             _await_turns(first, replicas[0], TURNS)
-            begin = _captured(first, second)
+            begin = _capture(first)
+            _restore(second, begin, first.job.config.job)
         second.job.start(assignments, begin)
         time.sleep(LATE_S)
         for each in moving:
@@ -157,18 +147,13 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, np.ndarray) else value
 
 
-def _captured(first: Run, second: Run) -> Savepoint:
-    """What ``first`` has written down, from which ``second`` is to begin."""
-    saved = _capture(first)
-    _restore(second, saved, first.job.config.job)
-    return saved
-
-
 def _capture(run: Run) -> Savepoint:
+    """What it has written down."""
     return capture(run.job.config, run.job.stages, run.job.check, "capture-0")[0]
 
 
 def _restore(run: Run, saved: Savepoint, of: str) -> None:
+    """It is to begin from what job ``of`` has written down."""
     run.job.config = dataclasses.replace(run.job.config, restore=saved.name, restore_of=of)
 
 
@@ -260,28 +245,21 @@ def _incarnations(
     ensemble, bucket, many = Ensemble(seed, 0.005), Bucket(seed), len(replicas)
     shape = _shape(seed, ordering, workload, **pinned)
     outcomes = [Outcome(many * seed + number, shape, {}) for number in range(many)]
-    runs = [Run(outcome, ensemble, bucket, Fate(ensemble, 0.0)) for outcome in outcomes]
+    runs = [Run(outcome, ensemble, bucket) for outcome in outcomes]
     for each, number in zip(runs, replicas, strict=True):
         each.topic = each.engine.topic = runs[0].topic
         each.job.config = dataclasses.replace(each.job.config.of_replica(number), input_of="both")
     with (
         installed(ensemble, bucket, Failures(seed, 0.0, 0.0), Fate(ensemble, 0.0)),
         (order or OrderServices(seed)).installed(),
-        _ended(runs),
     ):
-        yield runs
-
-
-@contextmanager
-def _ended(runs: Sequence[Run]) -> Iterator[None]:
-    """They are, behind this."""
-    try:
-        yield
-    finally:
-        runs[0].over.set()
-        for each in runs:
-            each.job.stop()
-            each.engine.end()
+        try:
+            yield runs
+        finally:
+            runs[0].over.set()
+            for each in runs:
+                each.job.stop()
+                each.engine.end()
 
 
 def _begin(runs: Sequence[Run]) -> None:

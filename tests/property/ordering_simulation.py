@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -58,40 +59,25 @@ def routed(events: list[SourceEvent], version: int, slots: int) -> dict[int, byt
     return {slot: payload_of(part) for slot, part in parts.items()}
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(SimpleNamespace):
     """What the seed decides before the run begins. Times are virtual milliseconds."""
-
-    given: Input
-    replicas: int
-    slots: tuple[int, ...]  # of each stage
-    channel_ms: float
-    spread: float  # by how much more some channels of some replicas take
-    outcome_ms: float  # until a router knows that an appointment holds
-    state_ms: float
-    batch_ms: float | None  # None: the run is one batch
-    dies: float  # probability that a replica does, once or twice
-    stops: float  # probability that it is stopped for a while
-    append_ms: float
-    fails: float  # probability that an append fails, comes late, or has no answer
-    expires: float  # probability that a leader's session ends, at each of its frames
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Shape":
         return cls(
             given=Input.draw(rng, epochs=9),
             replicas=rng.choice((1, 2, 2, 3)),
-            slots=tuple(rng.randint(1, 3) for _ in range(rng.choice((1, 1, 2, 3)))),
+            slots=tuple(rng.randint(1, 3) for _ in range(rng.choice((1, 1, 2, 3)))),  # of each stage
             channel_ms=rng.choice((0.2, 2.0, 20.0)),
-            spread=rng.choice((1.0, 10.0)),
-            outcome_ms=rng.choice((0.0, 5.0, 50.0)),
+            spread=rng.choice((1.0, 10.0)),  # by how much more some channels of some replicas take
+            outcome_ms=rng.choice((0.0, 5.0, 50.0)),  # until a router knows that an appointment holds
             state_ms=rng.choice((0.5, 10.0, 60.0)),
-            batch_ms=rng.choice((None, 30.0, 100.0)),
-            dies=rng.choice((0.0, 0.7)),
-            stops=rng.choice((0.0, 0.01)),
+            batch_ms=rng.choice((None, 30.0, 100.0)),  # None: the run is one batch
+            dies=rng.choice((0.0, 0.7)),  # probability that a replica does, once or twice
+            stops=rng.choice((0.0, 0.01)),  # probability that it is stopped for a while
             append_ms=rng.choice((0.5, 3.0)),
-            fails=rng.choice((0.0, 0.3)),
-            expires=rng.choice((0.0, 0.02)),
+            fails=rng.choice((0.0, 0.3)),  # probability that an append fails, comes late, or has no answer
+            expires=rng.choice((0.0, 0.02)),  # probability that a leader's session ends, at each of its frames
         )
 
 

@@ -426,6 +426,8 @@ class SlotShell:
 
     def acknowledged(self, unit: int) -> None:
         self.core.acknowledged(unit)
+        del self.sending[unit]
+        self.made(unit)
         self.carry_out()
 
     def opened_for_good(self, unit: int, version: int, source: "SlotShell", answer: bool) -> None:
@@ -495,9 +497,6 @@ class SlotShell:
                 case slot.Request():
                     sim.seen["requested"] += 1
                     sim.deliver(sim.slots[effect.slot].requested, effect)
-                case slot.Forget(unit):
-                    del self.sending[unit]
-                    self.made(unit)
                 case slot.Installed(version, units):
                     waiting = {unit for unit, queue in self.machine._queues.items() if queue}
                     lent = {unit for unit in units if self.machine.phase_of(unit) in ON_LOAN}

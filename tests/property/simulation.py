@@ -9,7 +9,7 @@ are in ``shells``.
 import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 from counting import Events, State
@@ -42,39 +42,12 @@ LEADERS = 10  # that die: each begins the deadline anew, and a step that never e
 VERDICT = ("lost", "duplicated", "reordered", "wrong")  # what a run with the real services would report
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(SimpleNamespace):
     """What the seed decides before the run begins. Times are virtual milliseconds."""
 
-    routers: int
-    slots: int
-    begin_slots: int
-    units: int
-    keys: int
-    idle: tuple[bool, ...]  # routers that only tick
-    frame_ms: float
-    channel_ms: tuple[float, ...]  # one per router: some are slow
-    watch_ms: float
-    ack_ms: float
-    state_ms: float
-    open_ms: float
-    drain: int  # records per slice
-    batch_ms: float | None  # None: the run is one batch
-    moves_process: float  # probability that a slot finds itself in another process after a batch
-    rolls_back: float  # probability that a step passes its deadline while it is prepared
-    late: float  # probability that it does after its switch, and goes forward
-    overlaps: float  # probability that another request, or the cancelling of all, comes during a migration
-    leader_dies: float  # probability that the coordinator dies at something that it hears or decides
-    repeats: float  # probability that what is sent to a slot comes twice, or only the second time
-    dies: float  # probability that the whole query dies within a migration, and begins again from the last savepoint
-    queue_bytes: int
-    room: int  # packets in a channel
-    timers: bool  # whether there are any, so that records of a unit may not overtake each other
-    snapshot_ms: float | None  # from one snapshot to the next, about
-    script: tuple[str, ...]
-
     @classmethod
-    def draw(cls, rng: random.Random) -> "Shape":
+    def draw(cls, rng: random.Random, **given: Any) -> "Shape":
+        """``given``: what the seed does not decide."""
         slots = rng.choice((1, 2, 2, 3, 3, 4))
         units = rng.randint(max(2, slots), 10)
         routers = rng.randint(1, 3)
@@ -82,34 +55,43 @@ class Shape:
         if rng.random() < 0.35:
             script.insert(rng.randint(0, len(script)), "savepoint")
         frame = rng.choice((2.0, 5.0, 10.0))
-        return cls(
+        drawn = cls(
             routers=routers,
             slots=slots,
             begin_slots=rng.randint(1, slots),
             units=units,
             keys=rng.randint(1, 2 * units),
-            idle=tuple(rng.random() < 0.15 for _ in range(routers)),
+            idle=tuple(rng.random() < 0.15 for _ in range(routers)),  # routers that only tick
             frame_ms=frame,
+            # One per router: some are slow.
             channel_ms=tuple(rng.choice((0.0, 1.0, 5.0, 40.0)) for _ in range(routers)),
             watch_ms=rng.choice((0.5, 5.0, 30.0)),
             ack_ms=rng.choice((0.5, 5.0, 20.0)),
             state_ms=rng.choice((0.5, 10.0, 60.0)),
             open_ms=rng.choice((0.5, 20.0)),
-            drain=rng.choice((1, 1, 2, 5)),
-            batch_ms=frame * rng.choice((1.5, 4, 12)) if rng.random() < 0.6 else None,
+            drain=rng.choice((1, 1, 2, 5)),  # records per slice
+            batch_ms=frame * rng.choice((1.5, 4, 12)) if rng.random() < 0.6 else None,  # None: the run is one batch
+            # Probability that a slot finds itself in another process after a batch.
             moves_process=rng.choice((0.0, 0.5, 1.0)),
-            rolls_back=rng.choice((0.0, 0.0, 0.6)),
-            late=rng.choice((0.0, 0.0, 0.4)),
+            rolls_back=rng.choice((0.0, 0.0, 0.6)),  # probability that a step passes its deadline while it is prepared
+            late=rng.choice((0.0, 0.0, 0.4)),  # probability that it does after its switch, and goes forward
+            # Probability that another request, or the cancelling of all, comes during a migration.
             overlaps=rng.choice((0.0, 0.0, 0.3)),
+            # Probability that the coordinator dies at something that it hears or decides.
             leader_dies=rng.choice((0.0, 0.0, 0.1)),
+            # Probability that what is sent to a slot comes twice, or only the second time.
             repeats=rng.choice((0.0, 0.0, 0.3)),
+            # Probability that the whole query dies within a migration, and begins again from the last savepoint.
             dies=rng.choice((0.0, 0.0, 0.3)),
             queue_bytes=rng.choice((2, 5, 1000)),
-            room=rng.choice((1, 3, 100)),
-            timers=rng.random() < 0.7,
+            room=rng.choice((1, 3, 100)),  # packets in a channel
+            timers=rng.random() < 0.7,  # whether there are any, so that records of a unit may not overtake each other
             script=tuple(script),
-            snapshot_ms=rng.choice((None, None, 30.0, 200.0)),
+            snapshot_ms=rng.choice((None, None, 30.0, 200.0)),  # from one snapshot to the next, about
         )
+        assert given.keys() <= vars(drawn).keys()
+        vars(drawn).update(given)
+        return drawn
 
 
 SIMPLE = ["all_at_once", "fluid", "fluid_per_source"]  # batches; the mode is drawn
@@ -139,7 +121,7 @@ class Simulation(VirtualTime):
         the seed does not decide.
         """
         rng = random.Random(seed)
-        self.shape = replace(Shape.draw(rng), **shape or {})
+        self.shape = Shape.draw(rng, **shape or {})
         replay = f"simulate({seed}, strategy={strategy!r})" if strategy else f"simulate({seed})"
         super().__init__(rng, Outcome(seed, replay, self.shape))
         self.slot_machine, self.strategy, self.modes, self.deadline_ms = slot_machine, strategy, modes, deadline_ms

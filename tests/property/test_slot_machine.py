@@ -9,22 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Mode, Move, SlotId, Step, UnitId
-from keyshift.protocol import SlotMachine
-from keyshift.protocol.slot import (
-    Capture,
-    Complete,
-    Forget,
-    Freeze,
-    Hurry,
-    Installed,
-    Open,
-    Prepared,
-    Released,
-    Request,
-    Send,
-    Skip,
-    SlotEffect,
-)
+from keyshift.protocol import SlotMachine, slot
 from keyshift.protocol.slot.phases import AWAITED, SERVED, TO_LEAVE, Phase
 
 UNITS, SLOTS, ROUTERS = 4, 3, 2
@@ -94,10 +79,10 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         of = self.prepared[version].moves
         return {m.unit: m for m in of if source in (None, m.source) and destination in (None, m.destination)}
 
-    def check(self, effects: list[SlotEffect]) -> None:
+    def check(self, effects: list[slot.SlotEffect]) -> None:
         for effect in effects:
             match effect:
-                case Send(unit, other, version, to, hop):
+                case slot.Send(unit, other, version, to, hop):
                     self.hops[version, unit] = self.hops.get((version, unit), 0) + 1
                     assert hop == self.hops[version, unit]
                     assert unit not in self.machine.partial, "keys of it are elsewhere"
@@ -118,40 +103,38 @@ class AnyEventInAnyState(RuleBasedStateMachine):
                         assert hop < 2 * self.prepared[version].mode.fetch_back
                         self.lent.add(unit)
                         self.out[unit] = False
-                case Open(unit, other, version):
+                case slot.Open(unit, other, version):
                     assert self.moves(version, source=0)[unit].destination == other
                     assert self.ended or all(heard >= version for heard in self.heard.values())
                     assert not self.waiting.get(unit), "late records are still queued"
                     self.lent.remove(unit)
                     self.out[unit] = True
-                case Request(unit, other, version, _, hop):
+                case slot.Request(unit, other, version, _, hop):
                     move = self.moves(version)[unit]
                     assert (other, 0) in ((move.source, move.destination), (move.destination, move.source))
                     assert unit not in self.machine.serving
                     assert hop == self.hops.get((version, unit), 0)
-                case Hurry(unit):
+                case slot.Hurry(unit):
                     assert unit in self.out
-                case Complete(unit):
+                case slot.Complete(unit):
                     assert unit in self.machine.partial
-                case Forget(unit):
-                    del self.out[unit]
-                case Released(version, left):
+                case slot.Released(version, left):
                     assert left == self.moves(version, source=0).keys()
                     assert not left & self.out.keys()
-                case Installed(version, came):
+                case slot.Installed(version, came):
                     assert came == self.moves(version, destination=0).keys()
                     assert not any(self.waiting.get(unit) for unit in came)
                     assert not came & self.borrowed.keys()
-                case Prepared(version):
+                case slot.Prepared(version):
                     assert version in self.prepared or (version == self.snapshot and self.machine.settled)
-                case Capture(_, version):
+                case slot.Capture(_, version):
                     assert version == self.snapshot and self.machine.settled
                     assert self.standing == set(range(ROUTERS))
                     self.snapshot, self.standing = None, set()
-                case Skip(_, version):
+                case slot.Skip(_, version):
                     assert version == self.snapshot
                     self.snapshot, self.standing = None, set()
-                case Freeze():
+                case slot.Freeze():
                     assert not self.frozen and self.machine.settled
                     self.frozen = True
 
@@ -236,8 +219,8 @@ class AnyEventInAnyState(RuleBasedStateMachine):
 
     @rule(unit=units)
     def acknowledged(self, unit: int) -> None:
-        sent = unit in self.out
-        assert (self.event("acknowledged", unit) is not None) == sent
+        sent = self.out.pop(unit, None)
+        assert (self.event("acknowledged", unit) is None) == (sent is None)
 
     @rule(router=routers, version=versions, some=st.sets(units, min_size=1))
     def records_come(self, router: int, version: int, some: set[int]) -> None:
@@ -266,7 +249,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
 
     @rule()
     def urge(self) -> None:
-        assert all(isinstance(effect, Request) for effect in self.event("urge"))
+        assert all(isinstance(effect, slot.Request) for effect in self.event("urge"))
 
     @rule(most=st.integers(1, 3))
     def drain(self, most: int) -> None:

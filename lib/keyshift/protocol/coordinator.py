@@ -282,7 +282,6 @@ class CoordinatorMachine:
         self._migrating = bool(self._rest or not under_way or any(step.moves for _, step in under_way))
         if not under_way:
             return self._next(now_ms)
-        effects: list[CoordinatorEffect] = []
         for of, step in under_way:
             if of == self.assignment.version:
                 self._current = _under_way(step, self.assignment, self._slots, now_ms)
@@ -292,8 +291,8 @@ class CoordinatorMachine:
             else:
                 self._ahead = self._prepare(of, step, now_ms)
         if self._current and self._current.progress == "switching" and self._ahead is None:
-            effects += self._look_ahead(now_ms)
-        return effects
+            return self._look_ahead(now_ms)
+        return []
 
     def _prepare(self, version: Version, step: Step, now_ms: float) -> _UnderWay:
         after = Assignment(version, self.assignment.after(step).owner)

@@ -12,11 +12,10 @@ import numpy.typing as npt
 from keyshift.model.keys import UnitId, Version
 from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime.key_access import KeyAccess
-from keyshift.runtime.operator import FrameOperator, WaitingRecord, Where
+from keyshift.runtime.operator import Events, FrameOperator, WaitingRecord, Where
 from keyshift.state import Store, UnitState
 from keyshift.state.timers import EVENT, PROCESSING, Agenda
 
-Events = TypeVar("Events")
 Result = TypeVar("Result")
 
 TIMERS_EVERY_US = 10_000  # how often timers fire of units without records

@@ -10,17 +10,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal
 
 import numpy as np
 
 from keyshift.model.keys import Mode, UnitId, Version
 from keyshift.protocol.absent_keys import AbsentKeys
-from keyshift.runtime.operator import FrameOperator, WaitingRecord, Where
+from keyshift.runtime.operator import Events, FrameOperator, WaitingRecord, Where
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import EVENT, PROCESSING
 
-Events = TypeVar("Events")
 # A unit, and the version with which its ownership left the place where its keys still are.
 Stay = tuple[UnitId, Version]
 WrittenKeys = tuple[Stay, list[int], list[rows.KeyValue]]  # keys that are deleted, and those that have new values

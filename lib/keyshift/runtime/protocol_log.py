@@ -6,6 +6,7 @@ A core notes events, and its shell gives them the time. ``in_order`` puts those 
 import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from keyshift.model.keys import NO_VERSION, SlotId, UnitId, Version
@@ -50,7 +51,7 @@ class ProtocolLog:
         self.new.append(LogEvent(0, self.place, event, tuple(units), version, hop, other))
 
     def effect(self, effect: protocol.SlotEffect) -> None:
-        """Note a consequence of what was noted last. That a unit is forgotten says no more than its acknowledgement."""
+        """Note a consequence of what was noted last."""
         match effect:
             case protocol.Send(unit, destination, version, routers, hop):
                 event = "send" if routers is None else "lend" if routers else "return"
@@ -97,12 +98,7 @@ def to_lines(events: Iterable[LogEvent]) -> str:
     return "".join(json.dumps(event._asdict()) + "\n" for event in events)
 
 
-def _handing_over(event: LogEvent) -> Any:
-    return event.units, event.version, event.hop
-
-
-def _step(event: LogEvent) -> Any:
-    return event.version
+_step, _handing_over = attrgetter("version"), attrgetter("units", "version", "hop")
 
 
 def _switch(event: LogEvent) -> Any:

@@ -6,24 +6,21 @@ After each call its shell carries out ``take_effects()``, stamps what is new in 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 
 from keyshift.model.keys import NO_VERSION, Mode, RouterId, Step, UnitId, Version
 from keyshift.model.messages import decode
 from keyshift.protocol import slot as protocol
-from keyshift.runtime.computation import Computation
+from keyshift.runtime.computation import Computation, Result
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
-from keyshift.runtime.operator import FrameOperator, WaitingRecord, Where
+from keyshift.runtime.operator import Events, FrameOperator, WaitingRecord, Where
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, Row
 from keyshift.runtime.snapshots import WHOLE, SnapshotPart, Snapshots
 from keyshift.runtime.succession import Succession, UnitsMoved
 from keyshift.state import UnitState
-
-Events = TypeVar("Events")
-Result = TypeVar("Result")
 
 # A slice of queued work: records of a unit, or events that waited for a key.
 DRAIN_RECORDS, DRAIN_EVENTS = 16, 256
@@ -74,20 +71,7 @@ class Moved:
 
 
 Divider = Cut | Moved
-CoreEffect = (
-    Leave
-    | Captured
-    | Errand
-    | protocol.Prepared
-    | protocol.Open
-    | protocol.Request
-    | protocol.Hurry
-    | protocol.Forget
-    | protocol.Installed
-    | protocol.Released
-    | protocol.Freeze
-    | protocol.Skip
-)
+CoreEffect = Leave | Captured | Errand | protocol.SlotEffect  # but Send, Complete and Capture, which it follows itself
 
 
 class SlotCore(Generic[Events, Result]):

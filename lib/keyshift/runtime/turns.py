@@ -11,18 +11,15 @@ Refused under an order are lending, keys that stay behind, and gates: state come
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import NO_VERSION, Version
 from keyshift.protocol.slot import Skip, TurnMachine
-from keyshift.runtime.operator import WaitingRecord
+from keyshift.runtime.computation import Result
+from keyshift.runtime.operator import Events, WaitingRecord
 from keyshift.runtime.row import CAPTURE, DATA, Row
 from keyshift.runtime.slot import Cut, SlotCore
 from keyshift.runtime.turn import Turn
-
-Events = TypeVar("Events")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,10 +128,6 @@ class Store(Protocol):
         """Close the store: nobody uses it or its states any more. A process that is killed does not get here."""
 
 
-def _as_they_are(settings: Any, job: str, folder: Path | None) -> AbstractContextManager[Any]:
-    return nullcontext(settings)
-
-
 class Backend(NamedTuple):
     """A kind of store.
 
@@ -151,7 +147,7 @@ class Backend(NamedTuple):
     summary: str
     settings: type[Settings] = Settings
     require: Callable[[Any, bool], None] = lambda settings, here: None
-    served: Callable[[Any, str, Path | None], AbstractContextManager[Any]] = _as_they_are
+    served: Callable[[Any, str, Path | None], AbstractContextManager[Any]] = lambda settings, *_: nullcontext(settings)
     clean: Callable[[Any, str], None] = lambda settings, job: None
     files: bool = False
     server: str = ""
@@ -170,30 +166,18 @@ backends.register(
         files=True,
     ),
 )
-backends.register(
-    "remote",
-    Backend(
-        RemoteStore,
-        "a Redis server that all slots reach: one call per frame, and a migration moves ownership only",
-        RemoteSettings,
-        redis_server.require,
-        redis_server.served,
-        redis_server.clean,
-        server="Redis",
-    ),
+_remote = Backend(
+    RemoteStore,
+    "a Redis server that all slots reach: one call per frame, and a migration moves ownership only",
+    RemoteSettings,
+    redis_server.require,
+    redis_server.served,
+    redis_server.clean,
+    server="Redis",
 )
-backends.register(
-    "hybrid",
-    Backend(
-        RemoteStore,
-        "remote, with what is in use kept in the Python worker: read from the server once, written through or back",
-        HybridSettings,
-        redis_server.require,
-        redis_server.served,
-        redis_server.clean,
-        server="Redis",
-    ),
-)
+_HYBRID = "remote, with what is in use kept in the Python worker: read from the server once, written through or back"
+backends.register("remote", _remote)
+backends.register("hybrid", _remote._replace(summary=_HYBRID, settings=HybridSettings))
 
 
 def settings_of(name: str, given: Mapping[str, Any], redis: str) -> Any:

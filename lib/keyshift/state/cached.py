@@ -113,15 +113,16 @@ class CachedState(TrackedState[Cells]):
 
     def hand_over(self) -> str | None:
         """See ``UnitState``. What is not written yet is in the order of an export, so it is not written any more."""
-        self._store.keep_as_it_is(self.values)
+        with self._table.lock:
+            self._store.alive.discard(self.values)
         return None
 
     def copy(self) -> "CachedState":  # noqa: D102
         with self._table.lock:
             count, changed = len(self), self._unwritten()
-            other = self._store.cells(self._table.copied_region(self.values.region))
-        other.old, other.dirty, other.count = changed, set(changed), count
-        return self._store.state_of(other)
+            other = self._store.state(self._table.copied_region(self.values.region), grows_old=False)
+        other.values.old, other.values.dirty, other.values.count = changed, set(changed), count
+        return other
 
     def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:  # noqa: D102
         changed, packing = self._unwritten(), self._store.packing
@@ -165,14 +166,14 @@ class CachedStore:
         self.table, self.packing = table, Packing(schema)
         self._keep_bytes, self._through = keep_bytes, through
         self._value_bytes = 1024.0  # of a value, about
-        self._alive: weakref.WeakSet[Cells] = weakref.WeakSet()
+        self.alive: weakref.WeakSet[Cells] = weakref.WeakSet()  # whose values grow old
         self._touched: set[Cells] = set()  # since the last load
         self._due: deque[tuple[Cells, Sequence[int]]] = deque()  # old values that are to be written before they go
         self._young = 0  # values that became so since the last change of generations
         self._gone: deque[Any] = deque()  # regions that nobody refers to any more
 
     def unit(self, unit: int) -> CachedState:  # noqa: D102
-        return self.state_of(self.living_cells(self.table.region(unit)))
+        return self.state(self.table.region(unit))
 
     def adopt(self, unit: int, reference: str) -> CachedState:
         """Never called, unless states are shared."""
@@ -185,7 +186,9 @@ class CachedStore:
             lacking = [(cells, missing) for cells, keys in used if (missing := self._recall(cells, keys))]
             found = self.exchange(changes, lacking)
             if not self._keep_bytes:
-                self._forget(self._touched)
+                for cells in self._touched:
+                    for key in cells.keys() - cells.dirty:
+                        cells.pop(key, None)
             for (cells, missing), values in zip(lacking, found, strict=True):
                 for key, data in zip(missing, values, strict=True):
                     cells.keep(key, self.unpacked(data))
@@ -200,7 +203,7 @@ class CachedStore:
 
     def close(self) -> None:  # noqa: D102
         with self.table.lock:
-            self._alive.clear()
+            self.alive.clear()
             self.table.close()
 
     def _recall(self, cells: Cells, keys: Collection[int]) -> list[int]:
@@ -218,25 +221,20 @@ class CachedStore:
                     self._young += 1
         return missing
 
-    def _forget(self, some: Iterable[Cells]) -> None:
-        for cells in some:
-            for key in cells.keys() - cells.dirty:
-                cells.pop(key, None)
-
     def _changes_due(self, wanted: int) -> list[tuple[Cells, Changes]]:
         if self._through:
-            return [(cells, self._packed(cells)) for cells in self._touched if cells.dirty and cells in self._alive]
+            return [(cells, self._packed(cells)) for cells in self._touched if cells.dirty and cells in self.alive]
         changes = []
         budget = 2 * wanted  # so that all is written before the next change of generations
         while self._due and budget > 0:
             cells, keys = self._due.popleft()
-            if cells in self._alive and (keys := [key for key in keys if key in cells.dirty and key not in cells]):
+            if cells in self.alive and (keys := [key for key in keys if key in cells.dirty and key not in cells]):
                 changes.append((cells, self._packed(cells, keys)))
                 budget -= len(keys)
         return changes
 
     def _change_generations(self) -> None:
-        alive = list(self._alive)
+        alive = list(self.alive)
         late = [(cells, keys) for cells in alive if (keys := [key for key in cells.old if key in cells.dirty])]
         self.exchange([(cells, self._packed(cells, keys)) for cells, keys in late], [])
         self._due.clear()
@@ -288,23 +286,16 @@ class CachedStore:
         """The state whose values these are."""
         return CachedState(cells)
 
-    def cells(self, region: Any) -> Cells:
-        """The cells of a region, which is dropped when nobody refers to them any more."""
+    def state(self, region: Any, grows_old: bool = True) -> CachedState:
+        """The state whose values are in a region, which is dropped when nobody refers to them any more. ``grows_old``:
+        its values do; not those of a copy, which stays as it is.
+        """
         cells = Cells(self, region)
         weakref.finalize(cells, self._gone.append, region).atexit = False
-        return cells
-
-    def living_cells(self, region: Any) -> Cells:
-        """The cells of a region, whose values grow old."""
-        cells = self.cells(region)
-        with self.table.lock:
-            self._alive.add(cells)
-        return cells
-
-    def keep_as_it_is(self, cells: Cells) -> None:
-        """Keep the values of these cells from growing old and from being written."""
-        with self.table.lock:
-            self._alive.discard(cells)
+        if grows_old:
+            with self.table.lock:
+                self.alive.add(cells)
+        return self.state_of(cells)
 
     def one(self, cells: Cells, key: int) -> Value | None:
         """The value of a key that is not young. For a frame they are loaded together."""

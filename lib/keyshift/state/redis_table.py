@@ -60,21 +60,18 @@ class RedisTable(Table):
         self._owned[region.name] = 1
         return region
 
-    def renamed(self, region: Hash) -> tuple[Hash, int]:
-        """Rename a former owner's hash for its next owner. Gives it, and how many keys it has."""
+    def taken_over(self, region: Hash, keys: int) -> tuple[Hash, int]:
+        """Rename a former owner's hash, of so many ``keys``, for its next owner. Gives it, and how many keys it has."""
         mine = Hash(f"{self._mine}:{region.origin}:{region.owners + 1}", region.origin, region.owners + 1)
         with _errors():
             pipeline = self._client.pipeline(transaction=False)
             pipeline.rename(region.name, mine.name)
             pipeline.hlen(mine.name)
             _, found = pipeline.execute(raise_on_error=False)  # a hash without keys cannot be renamed
-        return mine, found
-
-    def count_state(self, region: Hash, keys: int) -> None:
-        """Count one state more that has its values there, of which there are ``keys``."""
         with self.lock:
-            self._owned[region.name] += 1
-            self._written[region.name] = keys
+            self._owned[mine.name] += 1
+            self._written[mine.name] = keys
+        return mine, found
 
     def disown(self, region: Hash) -> None:
         """Forget a hash that another slot has by now. Under the lock."""

@@ -97,15 +97,14 @@ class RemoteStore(CachedStore):
     def state_of(self, cells: Cells) -> RemoteState:  # noqa: D102
         return RemoteState(cells, self._redis)
 
-    def adopt(self, unit: int, reference: str) -> RemoteState:
+    def adopt(self, unit: int, reference: str) -> CachedState:
         """See ``Store``. Raises ProtocolViolation if not all keys are there that its former owner had."""
         given: Reference = decode(Reference, reference)
         if given.server != self._redis.server:
             raise ServiceUnavailable(f"the store of state has begun anew since unit {unit} was written")
-        region, found = self._redis.renamed(given.region)
+        region, found = self._redis.taken_over(given.region, given.keys)
         if found != given.keys:
             raise ProtocolViolation(f"unit {unit} was handed over with {given.keys} keys, {found} are in {region.name}")
-        self._redis.count_state(region, given.keys)
-        state = self.state_of(self.living_cells(region))
+        state = self.state(region)
         state.values.count = given.keys
         return state

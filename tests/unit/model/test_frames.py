@@ -35,6 +35,8 @@ def wide(sizes: list[int]) -> pa.RecordBatch:
 
 @given(st.lists(st.integers(0, 40) | st.integers(0, 400_000), max_size=20).map(lambda sizes: sizes * 5))
 @example([103_165] * 5)
+@example([])
+@example([10, frames.MOST_BYTES + 1, 10])  # a row that is too large by itself
 def test_a_batch_is_cut_into_frames_of_bounded_size_that_are_all_of_it(sizes):
     whole = wide(sizes)
     pieces = list(frames.cut(whole))
@@ -44,18 +46,6 @@ def test_a_batch_is_cut_into_frames_of_bounded_size_that_are_all_of_it(sizes):
     assert all(piece.num_rows for piece in pieces) or not sizes
     room = frames.MOST_BYTES - (8 << 10)  # so much is kept free for columns and facts
     assert len(pieces) == 1 or len(frames.encode(whole)) > room, "what fits is not cut"
-
-
-def test_a_row_that_is_too_large_is_a_frame_of_its_own():
-    pieces = list(frames.cut(wide([10, frames.MOST_BYTES + 1, 10])))
-    assert [len(row) for piece in pieces for row in piece["payload"].to_pylist()] == [10, frames.MOST_BYTES + 1, 10]
-    assert max(piece.num_rows for piece in pieces if piece.nbytes > frames.MOST_BYTES) == 1
-
-
-def test_a_tick_is_one_piece_with_the_columns_and_no_rows():
-    [piece] = frames.cut(frames.empty(SCHEMA))
-    decoded, facts = frames.decode(frames.encode(piece, Facts(5)), SCHEMA)
-    assert (decoded.num_rows, decoded.schema.names, facts) == (0, SCHEMA.names, Facts(5))
 
 
 @pytest.mark.parametrize(

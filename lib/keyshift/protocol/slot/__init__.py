@@ -14,7 +14,6 @@ The machine never sees state or the content of records: ``Record`` is whatever t
 from keyshift.protocol.slot.effects import (
     Capture,
     Complete,
-    Forget,
     Freeze,
     Hurry,
     Installed,
@@ -26,13 +25,11 @@ from keyshift.protocol.slot.effects import (
     Skip,
     SlotEffect,
 )
-from keyshift.protocol.slot.machine import SlotMachine
-from keyshift.protocol.slot.turn_machine import TurnMachine
+from keyshift.protocol.slot.machine import SlotMachine, TurnMachine
 
 __all__ = [
     "Capture",
     "Complete",
-    "Forget",
     "Freeze",
     "Hurry",
     "Installed",

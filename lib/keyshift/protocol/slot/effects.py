@@ -55,13 +55,6 @@ class Hurry:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    """The other side has ``unit``: drop the state here (or keep it for access, if that is how it moved)."""
-
-    unit: UnitId
-
-
-@dataclass(frozen=True, slots=True)
 class Complete:
     """Fetch all keys of the partial ``unit`` that are still elsewhere."""
 
@@ -110,6 +103,4 @@ class Skip:
     version: Version
 
 
-SlotEffect = (
-    Prepared | Send | Open | Request | Hurry | Forget | Complete | Installed | Released | Freeze | Capture | Skip
-)
+SlotEffect = Prepared | Send | Open | Request | Hurry | Complete | Installed | Released | Freeze | Capture | Skip

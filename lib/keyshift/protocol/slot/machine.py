@@ -1,14 +1,14 @@
 """What happens to a slot. What follows from it is in ``consequences``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from keyshift.model.keys import NO_VERSION, Step, UnitId, Version
 from keyshift.protocol.slot.consequences import Consequences
-from keyshift.protocol.slot.effects import Forget, Hurry, Skip, SlotEffect
-from keyshift.protocol.slot.ending import PendingSnapshot
+from keyshift.protocol.slot.effects import Hurry, Skip, SlotEffect
 from keyshift.protocol.slot.phases import AT_THE_OTHER, AWAY, ON_LOAN, Event, Phase
 from keyshift.protocol.slot.queues import Record
+from keyshift.protocol.slot.situation import ActiveStep, PendingSnapshot
 
 
 class SlotMachine(Consequences[Record]):
@@ -126,7 +126,7 @@ class SlotMachine(Consequences[Record]):
     def acknowledged(self, unit: UnitId) -> list[SlotEffect]:
         """The other side has installed ``unit`` (or knows that it is open)."""
         self._move(unit, Event.ACKNOWLEDGE, f"unit {unit} acknowledged, which was not sent")
-        return [Forget(unit), *self._advance([unit])]
+        return self._advance([unit])
 
     def completed(self, unit: UnitId) -> list[SlotEffect]:
         """Every key of the partial ``unit`` is here. Raises ProtocolViolation if it is not partial."""
@@ -236,7 +236,8 @@ class SlotMachine(Consequences[Record]):
         if self._ending.savepoint not in (None, savepoint):
             others = self._ending.savepoint
             raise self._violation(f"router {router} stands at savepoint {savepoint}, others at {others}")
-        self._ending.stop(router, savepoint)
+        self._ending.savepoint = savepoint
+        self._ending.stopped.add(router)
         return self._advance()
 
     def end_of_input(self) -> list[SlotEffect]:
@@ -251,3 +252,45 @@ class SlotMachine(Consequences[Record]):
         if step and not self._switched(step):
             return self.cancel(step.version)
         return self._advance()
+
+
+class TurnMachine(SlotMachine[Record]):
+    """The slot of a replicated job, which has the barriers of all routers at once, between two turns.
+
+    State comes early in one replica and late in another one. So that state has come must count for nothing as long as
+    the barriers of its step were not delivered here, even if other slots have theirs.
+    """
+
+    @property
+    def all_here(self) -> bool:
+        """Whether no record can come whose unit is elsewhere: the next turn may be worked on."""
+        return self.expected <= self._of_later
+
+    @property
+    def _of_later(self) -> AbstractSet[UnitId]:
+        """Units that are this slot's only behind barriers that were not delivered."""
+        step = self._step
+        return step.arriving if step and step.version not in self._heard.values() else frozenset()
+
+    def version_of(self, unit: UnitId) -> Version:
+        """The version of the barriers that were delivered last: what is here then belongs here. When a step ends in a
+        slot is up to how quickly state travels.
+        """
+        return Version(max(self._heard.values()))
+
+    def idle(self, units: Iterable[UnitId]) -> list[UnitId]:
+        """See ``Situation.idle``. No time passes for what came early: it left a slot that may be behind this one."""
+        later = self._of_later
+        return super().idle(unit for unit in units if unit not in later)
+
+    def stands(self, unit: UnitId) -> bool:
+        """Say no: a unit leaves with the barriers of all routers, and no record is worked on between them.
+
+        A slot without turns takes state that has come for a sign that routers have switched, and stops the time of what
+        leaves.
+        """
+        return False
+
+    def _installed(self, step: ActiveStep) -> bool:
+        """Whether all is installed: not before the barriers, as an ended step says nothing of what came early."""
+        return self._ready(step) and super()._installed(step)

@@ -8,7 +8,7 @@ from typing import Generic
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import NO_VERSION, Mode, SlotId, Step, UnitId, Version
-from keyshift.protocol.slot.ending import InputEnd, PendingSnapshot
+from keyshift.protocol.slot.effects import Freeze
 from keyshift.protocol.slot.phases import AT_THE_OTHER, NOT_MOVED, ON_LOAN, STANDING, Phase, Phases
 from keyshift.protocol.slot.queues import Queues, Record
 
@@ -29,6 +29,42 @@ class ActiveStep:
     borrowed: dict[UnitId, AbstractSet[int]] = field(default_factory=dict)  # unit -> routers whose records it may meet
     released: bool = False  # all that leaves has left, and that was reported
     installed: bool = False  # all that arrives is here, and that was reported
+
+
+@dataclass(slots=True)
+class InputEnd:
+    """How the input from ``routers`` ends: router by router at a savepoint, or all at once with the batch."""
+
+    routers: int
+    over: bool = False  # with the batch, which is an implicit barrier from every router
+    savepoint: str | None = None
+    stopped: set[int] = field(default_factory=set)  # routers that stand at the savepoint
+    frozen: bool = False
+
+    @property
+    def at_savepoint(self) -> bool:
+        """Whether every router stands there."""
+        return len(self.stopped) == self.routers
+
+    def freeze(self) -> list[Freeze]:
+        """Have all state written down, as it is here, if every router stands at a savepoint; once."""
+        if self.savepoint is None or not self.at_savepoint or self.frozen:
+            return []
+        self.frozen = True
+        return [Freeze(self.savepoint)]
+
+
+@dataclass(slots=True)
+class PendingSnapshot:
+    """A snapshot that was published, until this slot's state was looked at, or it does not happen.
+
+    At it the input does not end: what a router sends behind it is kept back until all state was looked at.
+    """
+
+    name: str
+    version: Version  # under which all behind it is routed
+    standing: set[int] = field(default_factory=set)  # routers whose records belong to the time behind it
+    prepared: bool = False  # all state was here, and that was reported
 
 
 class Situation(Generic[Record]):
