@@ -195,10 +195,8 @@ class Snapshotter:
         """
         asked: Coordinator | None = None
         while not self._told(coordinator := stage.led, name):
-            if (
-                coordinator is not asked and name not in coordinator.log.snapshots
-            ):  # with its predecessor a request is gone
-                asked = coordinator
+            if coordinator is not asked and name not in coordinator.log.snapshots:
+                asked = coordinator  # with its predecessor a request is gone
                 asked.snapshot(name)
             self._check(stage, name)
             self._over.wait(LOOK_S)
