@@ -240,12 +240,10 @@ class MemoryCoordination(MemorySession):
         found = {name: self.read(folder[name]) for name in self.children(folder)}
         return {name: value for name, value in found.items() if value is not None}  # others have gone meanwhile
 
-    def watch(
-        self, node: Node[T], call: Callable[[T], bool | None], gone: Callable[[], bool | None] = lambda: None
-    ) -> None:
+    def watch(self, node: Node[T], call: Callable[[T], bool | None]) -> None:
         def look() -> tuple[Any, Callable[[], bool | None]]:
             there = self.memory.nodes.get(self._at(node))
-            return (None, gone) if there is None else (there.number, lambda: call(node.decode(there.data)))
+            return (None, lambda: None) if there is None else (there.number, lambda: call(node.decode(there.data)))
 
         self._watch(Watch(self, self._at(node), look))
 
