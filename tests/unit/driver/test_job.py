@@ -40,7 +40,7 @@ from memory_zookeeper import Memory, MemoryCoordination
 START = Assignment.contiguous(4, 2)
 MOVED = tuple(SlotId(slot) for slot in (0, 1, 1, 1))
 CAME = [UnitCame(unit, 5_000_000, end_us) for unit, end_us in enumerate((6_000_000, 7_000_000, 7_500_000, 8_000_000))]
-RESTORES = {0: nodes.Restored(tuple(CAME[:1]), 1), 1: nodes.Restored(tuple(CAME[1:]), 1)}
+RESTORES = {0: nodes.Restored(tuple(CAME[:1])), 1: nodes.Restored(tuple(CAME[1:]))}
 
 
 class Output:
@@ -547,7 +547,7 @@ def test_what_slots_found_to_be_damaged_and_the_store_has_back_is_what_another_p
     assert other.config.restore == newest.name and other.notes == []
 
 
-@pytest.mark.parametrize("restores", [RESTORES, {0: nodes.Restored((), 1)}], ids=["has restored", "restores"])
+@pytest.mark.parametrize("restores", [RESTORES, {0: nodes.Restored(())}], ids=["has restored", "restores"])
 def test_the_death_of_an_attempt_that_restores_or_has_restored_costs_no_snapshot(job, restores):
     """Killed workers, or a store that is away, say nothing about it."""
     switch_to(job, START.version + 2, START.version + 4)
