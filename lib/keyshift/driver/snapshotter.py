@@ -255,9 +255,8 @@ def capture(
 ) -> tuple[Savepoint, dict[str, int]]:
     """Write down the state of a job that works in turns, as it is now, for another replica to go on from. No turn
     changes, and nothing of the job waits for it. One after the other, each under a ``name`` of its own, which begins
-    with ``CAPTURE_PREFIX``.
-    Gives how much was written for it, too, in bytes by stage: the rest was there from captures before. If the store has
-    lost some of that, there is another one, with all state anew.
+    with ``CAPTURE_PREFIX``. Gives how much was written for it, too, in bytes by stage: the rest was there from captures
+    before. If the store has lost some of that, there is another one, with all state anew.
 
     Raises what ``check`` raises, MigrationFailed if somebody does not answer in time, and ServiceUnavailable if a slot
     could not write, or a service is not there.
