@@ -11,9 +11,9 @@ from nodes import Ensemble, Session
 
 from keyshift.model.errors import Deposed, JobOver, NotThere, ServiceUnavailable
 from keyshift.wire.coordination import Coordination
-from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ALL, Folder, Node
 from keyshift.wire.tree import PART_BYTES, PARTS
+from memory_zookeeper import Memory, MemoryCoordination
 from waits import until
 
 DEADLINE_S = 60.0
@@ -128,17 +128,18 @@ def test_what_was_registered_goes_with_its_session_and_the_last_one_holds_it(joi
     assert third.read(SLOT) is None
 
 
-def test_a_watch_hears_what_is_there_now_and_later_and_that_it_is_gone(join):
+def test_a_watch_hears_what_is_there_now_and_later_also_when_it_was_gone(join):
     one, other = join(), join()
-    heard = []
-    one.watch(STEPS, heard.append, lambda: heard.append("gone"))
-    assert heard == ["gone"]
+    heard, later = [], []
+    one.watch(STEPS, heard.append)
+    assert heard == []
     other.publish(STEPS, 1)
-    until(lambda: heard[-1] == 1)
+    until(lambda: heard == [1])
+    one.watch(STEPS, later.append)
+    assert later == [1]
     other.withdraw(STEPS)
-    until(lambda: heard[-1] == "gone")
     other.publish(STEPS, 2)
-    until(lambda: heard[-1] == 2)
+    until(lambda: heard[-1] == later[-1] == 2)
 
 
 def test_a_watch_ends_with_false(join):

@@ -184,9 +184,9 @@ def _tell(process: subprocess.Popen[bytes], line: bytes) -> None:
 
 
 def _await_ready(job: JobFile, process: subprocess.Popen[bytes], log: Path, say: Say) -> Status:
-    client, shown = Client(job), _Shown(log, say)
+    client, shown = Client(job), 0
     while True:
-        shown.more()
+        shown = _show(log, shown, say)
         if (status := process.poll()) is not None:
             kind = BadInput if status == 2 else KeyshiftError
             raise kind(f"job {job.name} did not start: {last_line(log)} (its log is {log})")
@@ -196,17 +196,12 @@ def _await_ready(job: JobFile, process: subprocess.Popen[bytes], log: Path, say:
         time.sleep(LOOK_S)
 
 
-class _Shown:
-    """Shows the lines of a log as they come."""
-
-    def __init__(self, log: Path, say: Say) -> None:
-        self._log, self._say, self._read = log, say, 0
-
-    def more(self) -> None:
-        with open(self._log, "rb") as file:
-            file.seek(self._read)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._read += len(whole) + len(newline)
-        for line in whole.decode(errors="replace").splitlines():
-            if not line.startswith("keyshift: "):  # that is said at the end
-                self._say(line)
+def _show(log: Path, shown: int, say: Say) -> int:
+    """Show the whole lines of a log behind the bytes that were ``shown``; gives how many there are then."""
+    with open(log, "rb") as file:
+        file.seek(shown)
+        whole, newline, _ = file.read().rpartition(b"\n")
+    for line in whole.decode(errors="replace").splitlines():
+        if not line.startswith("keyshift: "):  # that is said at the end
+            say(line)
+    return shown + len(whole) + len(newline)

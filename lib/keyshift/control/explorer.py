@@ -48,16 +48,9 @@ class Explorer:
         self._given = {verb: self._fields(kind) for verb, kind in COMMANDS.items()}
         self._status, self._said = widgets.HTML(), widgets.HTML()
         self._picture = widgets.Image(format="png")
+        first = widgets.HBox([self._workload, self._strategy, self._rate, self._start, self._stop])
         rows = [widgets.HBox([button, *self._given[verb].values()]) for verb, button in self._asks.items()]
-        self._page = widgets.VBox(
-            [
-                widgets.HBox([self._workload, self._strategy, self._rate, self._start, self._stop]),
-                *rows,
-                self._status,
-                self._said,
-                self._picture,
-            ]
-        )
+        self._page = widgets.VBox([first, *rows, self._status, self._said, self._picture])
 
     def show(self) -> None:
         """Show the page in the output of the cell."""

@@ -284,13 +284,14 @@ class JournalFile:
 
         Nothing can go on with the job yet. Its own process calls this.
         """
-        _write(self._leftovers, known.model_dump(mode="json", by_alias=True))
+        write_whole(self._leftovers, json.dumps(known.model_dump(mode="json", by_alias=True)))
 
     def keep(self, known: Kept, journal: "Journal") -> None:
         """Write what another process needs to go on with the job, readable for its owner alone."""
         from keyshift.lab.live.journal import journal_to_json  # all of a job: most commands do without it
 
-        _write(self._path, known.model_dump(mode="json", by_alias=True) | journal_to_json(journal))
+        content = known.model_dump(mode="json", by_alias=True) | journal_to_json(journal)
+        write_whole(self._path, json.dumps(content))
         self._leftovers.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -371,10 +372,6 @@ def _written(path: Path) -> JobFile | None:
         return JobFile.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError):
         return None
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    write_whole(path, json.dumps(content))
 
 
 def _raw(path: Path) -> dict[str, Any] | None:

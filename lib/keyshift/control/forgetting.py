@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -128,11 +129,8 @@ def _parts(endpoints: Endpoints, left: Kept, say: Say) -> dict[str, Callable[[],
         topics, roots = [*topics, order_of(run)], [*jobs, run]
 
     def nodes(job: str) -> None:
-        coordination = Coordination(endpoints.zookeeper, of_job(job), left.token)
-        try:
+        with closing(Coordination(endpoints.zookeeper, of_job(job), left.token)) as coordination:
             coordination.withdraw(ALL)
-        finally:
-            coordination.close()
 
     backend = str(left.values.get("backend", DEFAULTS["backend"]))
     known = backend in backends.names()

@@ -9,7 +9,7 @@ from keyshift.driver import agreement
 from keyshift.driver.appointments import Appointments
 from keyshift.driver.leader import Coordinator, CoordinatorDied, MakeSteps
 from keyshift.model.errors import Damaged, NotThere
-from keyshift.model.keys import Assignment, Step, Version
+from keyshift.model.keys import NO_VERSION, Assignment, Step, Version
 from keyshift.model.notes import Doing
 from keyshift.model.records import StepRecord
 from keyshift.objects import damage_told
@@ -41,8 +41,8 @@ class StageAttempt:
     """When an attempt is made, its tasks find what they need; whoever leads it first goes on with what is ``left``.
 
     It leads from ``start`` to ``end``, with another coordinator if one dies, and is in ZooKeeper until ``leave``.
-    ``request``, ``cancel``, ``fail`` and ``check`` are for any thread. ``say`` and ``at_phase`` (where a step begins)
-    are called by the leader's thread. ``agrees``: with other replicas of the job.
+    ``request``, ``fail`` and ``check`` are for any thread. ``say`` and ``at_phase`` (where a step begins) are called by
+    the leader's thread. ``agrees``: with other replicas of the job.
     """
 
     def __init__(
@@ -86,22 +86,15 @@ class StageAttempt:
             raise self._failure
         self.participant.check()
 
-    def request(self, make_steps: MakeSteps, replace: bool, behind: Version) -> None:
-        """Ask for a migration; see ``Coordinator.request``."""
+    def request(self, make_steps: MakeSteps | None, replace: bool = False, behind: Version = NO_VERSION) -> None:
+        """Ask for a migration, or take back what has not begun; see ``Coordinator.request``."""
         with self._changing:
             self.coordinator.request(make_steps, replace, behind)
 
-    def cancel(self) -> None:
-        """Take back what has not begun."""
-        with self._changing:
-            self.coordinator.request(None)
-
     def fail(self, fault: Fault) -> None:
         """Let ``fault`` hit whoever leads; see ``Coordinator.fail``."""
-        if threading.current_thread() is self._leader:  # which changes who leads; one that stands keeps nobody waiting
-            self.coordinator.fail(fault)
-            return
-        with self._changing:
+        leads = threading.current_thread() is self._leader  # which changes who leads; if it stands, nobody waits for it
+        with contextlib.nullcontext() if leads else self._changing:
             self.coordinator.fail(fault)
 
     def end(self) -> None:

@@ -9,9 +9,8 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 from keyshift.clock import now_us
 from keyshift.driver.appointments import Appointments, publish
@@ -36,31 +35,24 @@ class CoordinatorDied(Exception):
     """A deliberate fault: the leader ends where it stands."""
 
 
-class _Request(NamedTuple):
-    """A request for a migration; see ``Coordinator.request``."""
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """A request for a migration, or to take back what has not begun; see ``Coordinator.request``."""
 
-    make_steps: MakeSteps
+    make_steps: MakeSteps | None
+    replace: bool
     behind: Version
+
+    def __call__(self, machine: CoordinatorMachine) -> list[protocol.CoordinatorEffect]:
+        return machine.cancel(_ms()) if self.make_steps is None else machine.submit(self, self.replace)
 
 
 Planned = Callable[[_Request, Sequence[Step], Assignment], list[protocol.CoordinatorEffect]]
 
 
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """What was asked for; without ``request``, to take back what has not begun."""
-
-    request: _Request | None
-    replace: bool
-
-    def __call__(self, machine: CoordinatorMachine) -> list[protocol.CoordinatorEffect]:
-        if self.request is None:
-            return machine.cancel(_ms())
-        return machine.submit(self.request, self.replace)
-
-
 def _make_plan(request: _Request, current: Assignment, told: Callable[[Heard], None], planned: Planned) -> None:
     """Make a plan, in a thread of its own; ``told`` gets what becomes of it."""
+    assert request.make_steps is not None
     try:
         steps = request.make_steps(current)
     except BaseException as error:
@@ -98,7 +90,7 @@ class Coordinator:
         self._machine_of = partial(CoordinatorMachine, deadline_ms=deadline_s * 1000, slots=slots, in_turns=in_turns)
         self._machine = self._machine_of(assignment)
         self._inbox: queue.Queue[Heard] = queue.Queue()
-        self._asked: dict[_Asked, None] = {}  # that is in there, or being done: a successor has to do it
+        self._asked: dict[_Request, None] = {}  # that is in there, or being done: a successor has to do it
         self._faults: list[Fault] = []  # that are in there: they hit a successor otherwise
         self._plan_name = ""  # the name of the plan that was written down last
         self._beginning: tuple[str, _Request] | None = None  # a plan of which nothing may have been written down yet
@@ -123,9 +115,9 @@ class Coordinator:
 
         What ``make_steps`` raises ends ``lead``.
         """
-        asked = _Asked(None if make_steps is None else _Request(make_steps, behind), replace or make_steps is None)
-        self._asked[asked] = None
-        self._inbox.put(asked)
+        request = _Request(make_steps, replace or make_steps is None, behind)
+        self._asked[request] = None
+        self._inbox.put(request)
 
     def snapshot(self, name: str) -> None:
         """Take a snapshot as soon as no step is under way; one that was asked for before and has not begun is not."""
@@ -152,17 +144,17 @@ class Coordinator:
         and faults that have not hit it. All else is in ZooKeeper.
         """
         self.log, self._beginning, self._completed = before.log, before._beginning, before._completed
-        for asked in before._waiting:
-            self._asked[asked] = None
-            self._inbox.put(asked)
+        for request in before._waiting:
+            self._asked[request] = None
+            self._inbox.put(request)
         for fault in before._faults:
             self.fail(fault)
 
     @property
-    def _waiting(self) -> "list[_Asked]":
+    def _waiting(self) -> list[_Request]:
         """What was asked for and has not begun. What is being done is done from its beginning."""
-        again = {asked.request for asked in self._asked}
-        return [*(_Asked(each, False) for each in self._machine.unbegun if each not in again), *self._asked]
+        unbegun = (each for each in self._machine.unbegun if each not in self._asked)
+        return [*(replace(each, replace=False) for each in unbegun), *self._asked]
 
     def unfinished(self, participant: Coordination, version: Version) -> tuple[list[Step], list[MakeSteps]]:
         """Give, after the end of the attempt, which has come to ``version``, the steps of its plan that had not
@@ -170,12 +162,12 @@ class Coordinator:
         """
         left, beginning = read_published(participant), self._beginning
         steps = left.to_come(version) if left else []
-        requests = [beginning[1].make_steps] if beginning and not (left and left.plan == beginning[0]) else []
-        for asked in self._waiting:
-            if asked.replace:
+        requests = [beginning[1]] if beginning and not (left and left.plan == beginning[0]) else []
+        for request in self._waiting:
+            if request.replace:
                 steps, requests = [], []
-            requests += [asked.request.make_steps] if asked.request else []
-        return steps, requests
+            requests.append(request)
+        return steps, [each.make_steps for each in requests if each.make_steps]
 
     @property
     def busy(self) -> bool:
@@ -223,7 +215,7 @@ class Coordinator:
                 self._telling = False
             else:
                 self._carry_out(heard(self._machine))
-                if isinstance(heard, _Asked):
+                if isinstance(heard, _Request):
                     self._asked.pop(heard)
                 self._inbox.task_done()
         self._ending.clear()  # of this time

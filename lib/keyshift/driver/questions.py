@@ -81,7 +81,6 @@ class Questions:
         """
         participant, deadline_s = self.attempt.participant, min(within_s, self.attempt.config.deadline_s)
         answered: queue.Queue[set[str]] = queue.Queue()
-
         missing = wanted
 
         def all_there() -> bool:
@@ -122,11 +121,8 @@ class Questions:
         """Return what all that take part say of a savepoint or snapshot; see ``answers``. It may take as long as a slot
         writes.
         """
-
-        def moved() -> object:
-            return progress(), self.writers()
-
-        return self.answers(nodes.saved(name), participants(self.attempt.config), what, moved, check)
+        wanted = participants(self.attempt.config)
+        return self.answers(nodes.saved(name), wanted, what, lambda: (progress(), self.writers()), check)
 
     def writers(self) -> list[Writing]:
         """Read what each slot that has ever written something down said last of it."""

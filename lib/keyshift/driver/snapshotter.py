@@ -195,10 +195,8 @@ class Snapshotter:
         """
         asked: Coordinator | None = None
         while not self._told(coordinator := stage.led, name):
-            if (
-                coordinator is not asked and name not in coordinator.log.snapshots
-            ):  # with its predecessor a request is gone
-                asked = coordinator
+            if coordinator is not asked and name not in coordinator.log.snapshots:
+                asked = coordinator  # with its predecessor a request is gone
                 asked.snapshot(name)
             self._check(stage, name)
             self._over.wait(LOOK_S)
@@ -257,9 +255,8 @@ def capture(
 ) -> tuple[Savepoint, dict[str, int]]:
     """Write down the state of a job that works in turns, as it is now, for another replica to go on from. No turn
     changes, and nothing of the job waits for it. One after the other, each under a ``name`` of its own, which begins
-    with ``CAPTURE_PREFIX``.
-    Gives how much was written for it, too, in bytes by stage: the rest was there from captures before. If the store has
-    lost some of that, there is another one, with all state anew.
+    with ``CAPTURE_PREFIX``. Gives how much was written for it, too, in bytes by stage: the rest was there from captures
+    before. If the store has lost some of that, there is another one, with all state anew.
 
     Raises what ``check`` raises, MigrationFailed if somebody does not answer in time, and ServiceUnavailable if a slot
     could not write, or a service is not there.

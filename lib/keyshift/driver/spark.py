@@ -322,12 +322,8 @@ def start_query(
     """
     inputs, starting = config.inputs, "earliest"
     if offsets is not None:
-        starting = json.dumps(
-            {
-                each.topic: {str(number): offsets[each.first + number] for number in range(each.partitions)}
-                for each in inputs
-            }
-        )
+        begins = {each.topic: {str(n): offsets[each.first + n] for n in range(each.partitions)} for each in inputs}
+        starting = json.dumps(begins)
     kafka = {"kafka.bootstrap.servers": config.endpoints.kafka, "kafka.reconnect.backoff.max.ms": str(RECONNECT_MS)}
     kafka |= config.endpoints.sign_in.options()
     chain = config.chain()

@@ -16,8 +16,6 @@ from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import Fault
 
-AtPhase = Callable[["LedStage", str], None]
-
 
 class LedStage:
     """One stage of a job. ``alive()`` raises if the query has died.
@@ -35,7 +33,8 @@ class LedStage:
         self.doing = Doing(Activity.STEADY)  # what was said last in this attempt; for any thread
         self.history = StageHistory()  # of the attempts before
         self._asked: Questions | None = None  # of the attempt, from ``publish`` to ``leave``
-        self.at_phase: AtPhase = lambda stage, phase: None  # hears from the leader's thread where a step begins
+        # Hears from the leader's thread where a step begins.
+        self.at_phase: Callable[[LedStage, str], None] = lambda stage, phase: None
         self.agrees: agreement.MemberSay | None = None  # with other replicas of the job, in the next attempt
 
     def note(self, text: str, kind: NoteKind = NoteKind.MIGRATION) -> Note:
@@ -105,7 +104,7 @@ class LedStage:
 
     def cancel(self) -> None:
         """Take back the steps of migrations that have not begun."""
-        self._led.cancel()
+        self._led.request(None)
 
     def fail(self, fault: Fault) -> None:
         """Let ``fault`` hit its coordinator; see ``Coordinator.fail``."""

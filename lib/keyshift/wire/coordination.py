@@ -153,17 +153,12 @@ class Coordination(Session):
             found = self._tree.read_below(_at(self.root, folder))
         return {name: folder[name].decode(data) for name, data in found.items()}
 
-    def watch(
-        self, node: Node[T], call: Callable[[T], bool | None], gone: Callable[[], bool | None] = lambda: None
-    ) -> None:
-        """Call with the value now (if any) and at every change, from kazoo's thread, until it returns False.
-
-        ``gone`` is called instead while there is no value.
-        """
+    def watch(self, node: Node[T], call: Callable[[T], bool | None]) -> None:
+        """Call with the value now (if any) and at every change, from kazoo's thread, until it returns False."""
 
         def changed(data: bytes | None, _stat: Any) -> bool | None:
             if not data:
-                return gone()
+                return None  # it is not there
             try:
                 whole = self._client.retry(self._tree.whole, data)
             except NoNodeError:

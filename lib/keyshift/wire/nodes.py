@@ -251,10 +251,9 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The units that a slot has from a savepoint or snapshot now, and when it began to read."""
+    """The units that a slot has from a savepoint or snapshot now."""
 
     units: Annotated[tuple[UnitCame, ...], Packed(UnitCame)]
-    begin_us: int
 
 
 Saved = SlotSaved | RouterSaved

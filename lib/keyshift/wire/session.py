@@ -18,25 +18,21 @@ class _Ahead:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of: tuple[str, str] | None = None
-        self._begun: BegunSession | None = None
+        self._begun: dict[tuple[str, str], BegunSession] = {}
 
     def begin(self, hosts: str, secret: str) -> None:
         """Begin a session, and do not wait for it. One for another job ends."""
         with self._lock:
-            if self._of == (hosts, secret):
+            if (hosts, secret) in self._begun:
                 return
-            other, self._of, self._begun = self._begun, (hosts, secret), begin(hosts, secret)
-        if other is not None:
-            end(other[0])
+            others, self._begun = self._begun, {(hosts, secret): begin(hosts, secret)}
+        for client, _ in others.values():
+            end(client)
 
     def take(self, hosts: str, secret: str) -> BegunSession | None:
         """The session, if there is one; it is the caller's now."""
         with self._lock:
-            if self._of != (hosts, secret):
-                return None
-            begun, self._of, self._begun = self._begun, None, None
-        return begun
+            return self._begun.pop((hosts, secret), None)
 
 
 _ahead = _Ahead()
@@ -44,10 +40,7 @@ _ahead = _Ahead()
 
 class Session:
     """A lost connection passes unnoticed: calls wait, each for a bounded time. ``_renewed`` and ``_lost`` are called
-    by other threads, ``_renewed`` by one at a time.
-
-    Every method raises ServiceUnavailable if ZooKeeper is not there, refuses, or was away for ``GIVE_UP_S``; then for
-    good.
+    by other threads, ``_renewed`` by one at a time. All methods raise ServiceUnavailable, as those of ``Coordination``.
     """
 
     def __init__(self, hosts: str, secret: str) -> None:

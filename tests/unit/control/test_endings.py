@@ -80,6 +80,10 @@ def started(name=NAME, **more):
     return "\n".join(said)
 
 
+def no_spark(*_, **__):
+    raise ServiceUnavailable("Spark did not start")
+
+
 def ends():
     """Until the job's process is gone; gives what is then in the list of jobs."""
     assert wait_until(lambda: not Jobs().running(), WAIT_S)
@@ -450,10 +454,6 @@ def test_a_process_that_was_deposed_is_not_said_to_go_on_when_the_one_that_has_t
 def test_how_a_job_ends_some_day_is_not_how_a_process_did_that_was_to_take_it_over(world, monkeypatch):
     started()
     before, asked = Jobs().read(NAME), client()
-
-    def no_spark(*_, **__):
-        raise ServiceUnavailable("Spark did not start")
-
     with monkeypatch.context() as patched:
         patched.setattr(process, "open_job_lab", no_spark)
         assert "Spark did not start" in command("resume", NAME, "--take-over")
@@ -482,19 +482,15 @@ def test_a_job_that_runs_elsewhere_can_be_reached_and_keeps_its_files_when_a_res
 
 def test_the_process_of_a_job_can_be_seen_to_drive_it_from_its_start_until_all_of_it_has_ended(world):
     world.set("starting")
-    starting = threading.Thread(target=started)
-    starting.start()
-    assert wait_until(lambda: world.reached("starting"), WAIT_S)
-    assert world.drivers == [Jobs().read(NAME).pid]
-    world.unset("starting")
-    starting.join(WAIT_S)
+    with beside(started):
+        assert wait_until(lambda: world.reached("starting"), WAIT_S)
+        assert world.drivers == [Jobs().read(NAME).pid]
+        world.unset("starting")
     world.set("stored")
-    stopping = threading.Thread(target=stop_over_http)
-    stopping.start()
-    assert wait_until(lambda: world.reached("stored"), WAIT_S)
-    assert world.drivers == [Jobs().read(NAME).pid], "nobody offers events any more, and its verdict is computed"
-    world.unset("stored")
-    stopping.join(WAIT_S)
+    with beside(stop_over_http):
+        assert wait_until(lambda: world.reached("stored"), WAIT_S)
+        assert world.drivers == [Jobs().read(NAME).pid], "nobody offers events any more, and its verdict is computed"
+        world.unset("stored")
     ends()
     assert (world.drivers, world.made) == ([], [])
 
@@ -543,10 +539,6 @@ def client():
 @brings_about("another process is to take the job over, and ends before it has")
 def _(world, monkeypatch):
     before = Jobs().read(NAME)
-
-    def no_spark(*_, **__):
-        raise ServiceUnavailable("Spark did not start")
-
     monkeypatch.setattr(process, "open_job_lab", no_spark)
     said = command("resume", NAME, "--take-over")
     assert "did not start" in said and f"`keyshift resume {NAME}`" not in said

@@ -56,9 +56,7 @@ def test_each_question_is_decided_by_itself():
     assert not wait_until(lambda: group.results, 0.05, 0.005)
     group.decide(SECOND, "one", False, every)
     group.decide(FIRST, "another", True, every)
-    for thread in group.threads:
-        thread.join(60)
-    assert set(group.results) == {FIRST, SECOND} and not any(thread.is_alive() for thread in group.threads)
+    assert group.over().keys() == {FIRST, SECOND}
 
 
 def test_nobody_waits_for_the_dead_and_what_they_said_counts_for_nothing():

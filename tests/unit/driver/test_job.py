@@ -32,15 +32,15 @@ from keyshift.runtime.snapshots import WHOLE
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.faults import parse
-from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 from keyshift.worker.slot.snapshots import SAY_S
 from memory_bucket import MemoryBucket
+from memory_zookeeper import Memory, MemoryCoordination
 
 START = Assignment.contiguous(4, 2)
 MOVED = tuple(SlotId(slot) for slot in (0, 1, 1, 1))
 CAME = [UnitCame(unit, 5_000_000, end_us) for unit, end_us in enumerate((6_000_000, 7_000_000, 7_500_000, 8_000_000))]
-RESTORES = {0: nodes.Restored(tuple(CAME[:1]), 1), 1: nodes.Restored(tuple(CAME[1:]), 1)}
+RESTORES = {0: nodes.Restored(tuple(CAME[:1])), 1: nodes.Restored(tuple(CAME[1:]))}
 
 
 class Output:
@@ -388,19 +388,9 @@ def prepare(job):
     assert wait_until(lambda: job.counter.assignment.version == START.version + 1, 60, 0.01)
 
 
-@pytest.mark.parametrize("called", [True, False], ids=["was called", "was being called"])
-def test_a_savepoint_that_was_not_awaited_before_a_death_is_called_anew_by_the_next_attempt(job, monkeypatch, called):
+def test_a_savepoint_that_was_not_awaited_before_a_death_is_called_anew_by_the_next_attempt(job):
     job.config = replace(job.config, deadline_s=1.0)
-
-    def dies(*_):
-        raise QueryDied("gone")
-
-    if called:
-        job.call_savepoint()
-    else:
-        with monkeypatch.context() as patch, pytest.raises(QueryDied):
-            patch.setattr(questions.Questions, "call_savepoint", dies)
-            job.savepoint()
+    job.call_savepoint()
     job.recover()
     assert job.savepoint().name.startswith("1-")
 
@@ -557,7 +547,7 @@ def test_what_slots_found_to_be_damaged_and_the_store_has_back_is_what_another_p
     assert other.config.restore == newest.name and other.notes == []
 
 
-@pytest.mark.parametrize("restores", [RESTORES, {0: nodes.Restored((), 1)}], ids=["has restored", "restores"])
+@pytest.mark.parametrize("restores", [RESTORES, {0: nodes.Restored(())}], ids=["has restored", "restores"])
 def test_the_death_of_an_attempt_that_restores_or_has_restored_costs_no_snapshot(job, restores):
     """Killed workers, or a store that is away, say nothing about it."""
     switch_to(job, START.version + 2, START.version + 4)
@@ -988,17 +978,6 @@ def test_a_capture_of_which_the_store_has_lost_a_part_is_made_once_more_with_all
         capture(other.config, other.stages, other.check, "capture-0")
     names = dict.fromkeys(value.id for path, value in job.memory.published if path == "savepoint")
     assert [name.endswith(WHOLE) for name in names] == [False, True]
-
-
-def test_what_was_answered_of_a_capture_that_failed_goes_with_the_next_one(job):
-    other = another(job)
-    other.start([START])
-    session = in_zookeeper(job, other)
-    session.publish(nodes.ROUTERS[0], 0)
-    for name in ("capture-000-000001-abc", "0-of-a-stop"):
-        session.acknowledge(nodes.saved(name)[nodes.of_slot(0)], nodes.SlotSaved(failed="too late"))
-    capture(other.config, other.stages, other.check, "capture-000-000002")
-    assert session.children(nodes.ALL_SAVED) == ["0-of-a-stop"]
 
 
 def test_a_capture_that_a_router_does_not_confirm_is_taken_back_so_that_the_others_do_not_wait(job):

@@ -46,7 +46,7 @@ MESSAGES = {
     "of a router": (nodes.saved("0-ab")[nodes.of_router(1)], nodes.RouterSaved(17)),
     "writing": (nodes.WRITING[1], nodes.Writing("0-ab", 7)),
     "unreadable": (nodes.UNREADABLE[1], nodes.Unreadable("0-ab", "no checksum")),
-    "restored": (nodes.RESTORED[1], nodes.Restored((UnitCame(1, 5, 6),), 4)),
+    "restored": (nodes.RESTORED[1], nodes.Restored((UnitCame(1, 5, 6),))),
     "address": (nodes.ADDRESSES[1], "grpc://here:1"),
     "waiting": (nodes.WAITING[1], "grpc://here:1"),
     "handover": (nodes.HANDOVERS[1], nodes.Handover("here:1", (0, 1), 3, MEASURED, (7, 8), "0-ab", EVENTS)),

@@ -121,7 +121,7 @@ class Arrivals:
 
     def restore(self, units: Sequence[UnitId], store: SavepointStore, savepoint: str) -> None:
         """Restore units from a savepoint, and say so; also how far it is, and if it is not there as it was written."""
-        begin_us, said_at, shared = now_us(), time.monotonic(), self._shared
+        said_at, shared = time.monotonic(), self._shared
         locations: dict[UnitId, list[Location]] = {}
 
         def get(some: list[UnitId]) -> None:
@@ -141,7 +141,7 @@ class Arrivals:
             raise
         with shared.lock:
             came = tuple(UnitCame(unit, *self._times[unit]) for unit in units if unit in self._times)
-        shared.coordination.acknowledge(RESTORED[shared.slot], Restored(came, begin_us))
+        shared.coordination.acknowledge(RESTORED[shared.slot], Restored(came))
 
     def _fetch(self, name: str, units: Sequence[UnitId], get: Callable[[list[UnitId]], None], most: int) -> None:
         """Call ``get`` with at most ``most`` units, again and again, those first that the slot waits for most."""
