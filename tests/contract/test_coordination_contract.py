@@ -11,9 +11,9 @@ from nodes import Ensemble, Session
 
 from keyshift.model.errors import Deposed, JobOver, NotThere, ServiceUnavailable
 from keyshift.wire.coordination import Coordination
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ALL, Folder, Node
 from keyshift.wire.tree import PART_BYTES, PARTS
-from memory_zookeeper import Memory, MemoryCoordination
 from waits import until
 
 DEADLINE_S = 60.0

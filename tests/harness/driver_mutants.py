@@ -23,9 +23,9 @@ from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.presence import Presence
 from keyshift.model.errors import ProtocolViolation
 from keyshift.wire import savepoint
+from keyshift.wire.memory import Memory
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.slot.snapshots import SlotSnapshots
-from memory_zookeeper import Memory
 from mutation import Mutants
 
 CALM = {

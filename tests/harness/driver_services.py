@@ -18,8 +18,8 @@ from urllib3.exceptions import HTTPError
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.wire.config import JobConfig
 from keyshift.wire.epoch import Epoch
+from keyshift.wire.memory import Watch
 from keyshift.wire.nodes import Folder, Node
-from memory_zookeeper import Watch
 
 if TYPE_CHECKING:
     from driver_world import Driver, World

@@ -1,4 +1,4 @@
-"""How ZooKeeper may treat its sessions: ``memory_zookeeper``, late and with accidents.
+"""How ZooKeeper may treat its sessions: ``wire.memory``, late and with accidents.
 
 Watches come late, from a thread of their session, and miss values that were there for a short time. Acknowledgements
 are under way for a while; what a session says later never arrives before them. A session may *expire*: what it had
@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from keyshift.wire.epoch import Epoch
+from keyshift.wire.memory import Memory, MemoryCoordination, Stored, Watch
 from keyshift.wire.nodes import Folder, Node
-from memory_zookeeper import Memory, MemoryCoordination, Stored, Watch
 
 T = TypeVar("T")
 

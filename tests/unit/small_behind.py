@@ -1,6 +1,6 @@
 """A server of ZooKeeper that is behind the others, in memory."""
 
-from memory_zookeeper import MemoryCoordination
+from keyshift.wire.memory import MemoryCoordination
 
 
 class Behind(MemoryCoordination):

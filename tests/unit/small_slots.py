@@ -11,13 +11,13 @@ from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
 from keyshift.wire import nodes
 from keyshift.wire.config import result_schema, slot_schema
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import opening
 from keyshift.worker.slot.host import SlotHost
 from keyshift.worker.slot.opening import make_slot
 from memory_bucket import MemoryBucket
-from memory_zookeeper import Memory, MemoryCoordination
 from waits import until
 
 BEGIN_US = 1_000_000_000_000

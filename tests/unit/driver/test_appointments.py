@@ -12,7 +12,7 @@ from keyshift.driver.appointments import LEAST_US, MOST_US, Appointments
 from keyshift.model.errors import MigrationFailed
 from keyshift.protocol.coordinator import Appointment
 from keyshift.wire import nodes
-from memory_zookeeper import Memory, MemoryCoordination
+from keyshift.wire.memory import Memory, MemoryCoordination
 
 ROUTERS = 2
 CONFIG = replace(CONFIG, routers=ROUTERS, ordering="live_robin", heartbeat_us=20_000)

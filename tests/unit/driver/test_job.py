@@ -32,10 +32,10 @@ from keyshift.runtime.snapshots import WHOLE
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.faults import parse
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore
 from keyshift.worker.slot.snapshots import SAY_S
 from memory_bucket import MemoryBucket
-from memory_zookeeper import Memory, MemoryCoordination
 
 START = Assignment.contiguous(4, 2)
 MOVED = tuple(SlotId(slot) for slot in (0, 1, 1, 1))

@@ -20,8 +20,8 @@ from keyshift.model.records import UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT, ROUTERS, STEPS, PhaseDone, acks
-from memory_zookeeper import Memory, MemoryCoordination
 
 START = Assignment.contiguous(4, 2)
 FIRST, SECOND = (Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)) for unit in (0, 1))

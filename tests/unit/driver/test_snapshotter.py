@@ -19,8 +19,8 @@ from keyshift.model.records import StepRecord, UnitsCame, UnitsLeft
 from keyshift.runtime.snapshots import WHOLE
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import SavepointManifest
-from memory_zookeeper import Memory, MemoryCoordination
 from waits import until
 
 OWNERS = {0: (0, 1), 1: (2, 3)}  # units by slot

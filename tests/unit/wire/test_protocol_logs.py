@@ -6,9 +6,9 @@ from keyshift.model.keys import Move, Step
 from keyshift.model.records import StepRecord
 from keyshift.runtime.protocol_log import EVENTS, ProtocolLog
 from keyshift.wire import protocol_logs
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import LOG
 from keyshift.wire.protocol_logs import answer, gather, keep, report
-from memory_zookeeper import Memory, MemoryCoordination
 
 
 def log(place, *events):

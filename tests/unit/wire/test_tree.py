@@ -6,8 +6,8 @@ import zlib
 from small_kazoo import Client
 
 from keyshift.wire import nodes
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.tree import PART_BYTES
-from memory_zookeeper import Memory, MemoryCoordination
 
 
 def test_what_goes_between_the_list_and_the_look_is_not_among_what_is_read(monkeypatch):

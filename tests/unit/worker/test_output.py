@@ -18,6 +18,7 @@ from keyshift.runtime.succession import UnitsMoved
 from keyshift.runtime.turns import TurnEnd
 from keyshift.wire import nodes
 from keyshift.wire.config import result_schema
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT
 from keyshift.wire.spark_rows import MARKER, received
 from keyshift.worker import output as outputs
@@ -25,7 +26,6 @@ from keyshift.worker import router as routing
 from keyshift.worker.output import NextStage
 from keyshift.worker.turn_output import NextTurns, make_output
 from keyshift.workloads import workloads
-from memory_zookeeper import Memory, MemoryCoordination
 
 CHAIN = workloads.get("chain")(**CONFIG.parameters, chain="counter,counter")
 FIRST = replace(

@@ -21,6 +21,7 @@ from keyshift.runtime.router import AWAKE_US, TICK_US
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
 from keyshift.wire import nodes
 from keyshift.wire.config import slot_schema
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT, ENDED_LOGS, LOG, RouterSaved, logs, saved
 from keyshift.wire.spark_rows import PRIMER, received
 from keyshift.wire.spark_rows import answered as batch_of
@@ -29,7 +30,6 @@ from keyshift.worker import router as routing
 from keyshift.worker import tasks
 from keyshift.worker import used as used_module
 from keyshift.worker.router import RouterTask
-from memory_zookeeper import Memory, MemoryCoordination
 from waits import Clock, until
 
 SLOTS, FRAME_US, BEGIN_US = 3, 20_000, 1_000_000_000_000

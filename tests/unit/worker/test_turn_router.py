@@ -14,11 +14,11 @@ from keyshift.model.keys import Assignment, SlotId
 from keyshift.protocol.coordinator import Appointment, PublishAssignment
 from keyshift.runtime.row import BARRIER, SAVEPOINT
 from keyshift.wire import nodes
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.spark_rows import answered, received
 from keyshift.worker import attempt as worker_attempt
 from keyshift.worker import router as routing
 from keyshift.worker.turn_router import make_router
-from memory_zookeeper import Memory, MemoryCoordination
 
 H = 20_000
 CONFIG = replace(CONFIG, ordering="live_robin", heartbeat_us=H)

@@ -7,9 +7,9 @@ import pytest
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.worker import used as used_module
 from keyshift.worker.used import POD_ADDRESS, tells_used, used
-from memory_zookeeper import Memory, MemoryCoordination
 
 NETWORK = """\
 Inter-|   Receive                     |  Transmit

@@ -13,8 +13,8 @@ from keyshift.lab.live.presence import Presence
 from keyshift.model.errors import RunsElsewhere
 from keyshift.progress import silent
 from keyshift.waiting import wait_until
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ALL, DRIVERS, of_job
-from memory_zookeeper import Memory, MemoryCoordination
 
 ENDPOINTS, JOB = Endpoints("k:1", "z:1", "m:1", "a", "s"), "2026-one"
 THIS = f"process {os.getpid()} of host {platform.node()}"

@@ -20,8 +20,8 @@ from keyshift.model.records import Instance
 from keyshift.runtime.protocol_log import LogEvent
 from keyshift.traffic.copies import Incarnation
 from keyshift.wire.faults import parse
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import Savepoint
-from memory_zookeeper import Memory, MemoryCoordination
 
 SAVED = Savepoint("capture-1", {0: 7}, {}, {"counter": {0: 7, 1: 9}})
 

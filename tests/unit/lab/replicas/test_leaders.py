@@ -6,7 +6,7 @@ from keyshift.lab.replicas.leaders import leaders, leading
 from keyshift.model import messages
 from keyshift.ordering import Record
 from keyshift.wire import nodes
-from memory_zookeeper import Memory, MemoryCoordination
+from keyshift.wire.memory import Memory, MemoryCoordination
 
 
 def record(replica, *fields):

@@ -25,6 +25,7 @@ from keyshift.state.redis_server import RemoteSettings, served
 from keyshift.state.remote import RemoteState
 from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
+from keyshift.wire.memory import MemoryCoordination
 from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker import attempt as worker_attempt
 from keyshift.worker.flight.client import StateClients
@@ -35,7 +36,6 @@ from keyshift.worker.slot import task as slot_task
 from keyshift.worker.slot.host import EndedSlot, await_takers
 from keyshift.worker.state import arrivals
 from keyshift.workloads.windowcount.operator import IDLE, WINDOW
-from memory_zookeeper import MemoryCoordination
 from waits import Clock, until
 
 KEYS = range(8)

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from keyshift.model.errors import MigrationFailed
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ADDRESSES
 from keyshift.worker.state.addresses import Addresses
-from memory_zookeeper import Memory, MemoryCoordination
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 from tenacity import stop_after_attempt
 
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import RESTORING, Location
 from keyshift.wire.savepoint import SavedUnit
 from keyshift.worker.flight.messages import Shipment, Taken
 from keyshift.worker.state import arrivals, outbox
 from keyshift.worker.state.arrivals import Arrivals
-from memory_zookeeper import Memory, MemoryCoordination
 
 MOST = 2
 ATTEMPTS = 5  # as many as there is time for within a deadline

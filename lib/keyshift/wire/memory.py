@@ -1,4 +1,4 @@
-"""ZooKeeper in memory: participants with the methods of ``Coordination``, and nothing between them.
+"""ZooKeeper in memory, for tests: participants with the methods of ``Coordination``, and nothing between them.
 
 ``tests/contract`` holds both to the same promises. Watches are called by whoever changes something, when the change is
 done and without a lock. What a participant encodes, another one decodes, as with the real service.
@@ -184,12 +184,12 @@ class MemoryCoordination(MemorySession):
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: D102
         with self._talking():
             self.memory.require_driver(self._epoch)
             self.memory.put(self.root, b"", over=False)
 
-    def publish(self, node: Node[T], value: T) -> None:
+    def publish(self, node: Node[T], value: T) -> None:  # noqa: D102
         with self._talking():
             self.memory.require_driver(self._epoch)
             self.memory.require_root(self.root)
@@ -197,14 +197,14 @@ class MemoryCoordination(MemorySession):
                 raise ServiceUnavailable(f"{node.path} is not written: another coordinator leads {self.root} now")
             self.memory.put(self._at(node), node.encode(value))
 
-    def acknowledge(self, node: Node[T], value: T) -> None:
+    def acknowledge(self, node: Node[T], value: T) -> None:  # noqa: D102
         with self._talking():
             if self.root in self.memory.nodes:
                 self.memory.put(self._at(node), node.encode(value), over=False)
             else:
                 self._end("was refused: there is no root")
 
-    def register(self, node: Node[T], value: T) -> None:
+    def register(self, node: Node[T], value: T) -> None:  # noqa: D102
         path, data = self._at(node), node.encode(value)
         with self._talking():
             self.memory.require_root(self.root)
@@ -212,7 +212,7 @@ class MemoryCoordination(MemorySession):
             self._registered[path] = data
             self.memory.put(path, data, self)
 
-    def withdraw(self, node: Node[Any] | Folder[Any]) -> None:
+    def withdraw(self, node: Node[Any] | Folder[Any]) -> None:  # noqa: D102
         path = self._at(node)
         with self._talking():
             self.memory.require_driver(self._epoch)
@@ -222,32 +222,34 @@ class MemoryCoordination(MemorySession):
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self, node: Node[T]) -> T | None:
+    def read(self, node: Node[T]) -> T | None:  # noqa: D102
         with self._talking():
             there = self.memory.nodes.get(self._at(node))
             return None if there is None else node.decode(there.data)
 
-    def require(self, node: Node[T]) -> T:
+    def require(self, node: Node[T]) -> T:  # noqa: D102
         if (value := self.read(node)) is None:
             raise ServiceUnavailable(f"{self._at(node)} is missing")
         return value
 
-    def children(self, folder: Folder[Any]) -> list[str]:
+    def children(self, folder: Folder[Any]) -> list[str]:  # noqa: D102
         with self._talking():
             return self.memory.below(self._at(folder))
 
-    def read_below(self, folder: Folder[T]) -> dict[str, T]:
+    def read_below(self, folder: Folder[T]) -> dict[str, T]:  # noqa: D102
         found = {name: self.read(folder[name]) for name in self.children(folder)}
         return {name: value for name, value in found.items() if value is not None}  # others have gone meanwhile
 
-    def watch(self, node: Node[T], call: Callable[[T], bool | None]) -> None:
+    def watch(self, node: Node[T], call: Callable[[T], bool | None]) -> None:  # noqa: D102
         def look() -> tuple[Any, Callable[[], bool | None]]:
             there = self.memory.nodes.get(self._at(node))
             return (None, lambda: None) if there is None else (there.number, lambda: call(node.decode(there.data)))
 
         self._watch(Watch(self, self._at(node), look))
 
-    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], None]) -> Callable[[], None]:
+    def watch_children(  # noqa: D102
+        self, folder: Folder[Any], call: Callable[[list[str]], None]
+    ) -> Callable[[], None]:
         def look() -> tuple[Any, Callable[[], bool | None]]:
             names = self.memory.below(self._at(folder))
             return names, lambda: call(names)
@@ -271,7 +273,7 @@ class MemoryCoordination(MemorySession):
 
     # -- leading and driving ------------------------------------------------------------------------------------------
 
-    def lead(self, name: str, act: Callable[[], None]) -> None:
+    def lead(self, name: str, act: Callable[[], None]) -> None:  # noqa: D102
         while not self._elected():
             time.sleep(LOOK_S)
         try:
@@ -290,7 +292,7 @@ class MemoryCoordination(MemorySession):
                 self._term = self.memory.terms[self.root] = self.memory.terms.get(self.root, 0) + 1
             return True
 
-    def claim(self, job: str, first: bool = False) -> Epoch:
+    def claim(self, job: str, first: bool = False) -> Epoch:  # noqa: D102
         with self._talking():
             if not first and job not in self.memory.epochs:
                 if of_job(job) in self.memory.nodes:
@@ -300,11 +302,11 @@ class MemoryCoordination(MemorySession):
             self.memory.epochs[job] = self.memory.epochs.get(job, 0) + 1
             return Epoch(job, self.memory.epochs[job])
 
-    def require_epoch(self) -> None:
+    def require_epoch(self) -> None:  # noqa: D102
         with self._talking():
             self.memory.require_driver(self._epoch)
 
-    def end_epoch(self) -> None:
+    def end_epoch(self) -> None:  # noqa: D102
         with self._talking():
             if self._epoch is not None and self._epoch.job in self.memory.epochs:
                 self.memory.require_driver(self._epoch)
