@@ -3,7 +3,7 @@
 Every key exists from the beginning; its payload gives the state the wanted size and can be checked byte for byte.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import sqrt
 from typing import Any, Self
@@ -25,6 +25,7 @@ _UNIT_BYTES = (1 << 31) - 1  # of payloads in a unit: Arrow's offsets within a c
 _FEW_KEYS = 1 << 22  # that are counted by their units in a moment
 _MOST_KEYS = 1 << 53  # of more a draw, which has so many bits, would leave some out
 _SLICE_BYTES = 1 << 25  # payloads are made and compared this many bytes at a time
+Draw = Callable[[int], npt.NDArray[np.int64]]  # gives the next so many keys, whatever was drawn at once before
 
 
 class Grouped(BaseModel):
@@ -72,9 +73,10 @@ class Keyed(Grouped):
         mean = self.keys / units
         return round(mean + 10 * sqrt(mean) + 10)  # hashed: ten standard deviations are more than any unit has
 
-    def key_draw(self, router: int) -> "KeyDraw | UniformDraw":
+    def key_draw(self, router: int) -> Draw:
         """Return where the keys of a router's events come from."""
-        return KeyDraw(units_of(np.arange(self.keys), self.key_groups), self.key_groups, self.skew, (self.seed, router))
+        groups = units_of(np.arange(self.keys), self.key_groups)
+        return KeyDraw(groups, self.key_groups, self.skew, (self.seed, router)).draw
 
     @property
     def from_start(self) -> int:
@@ -138,17 +140,6 @@ class Keyed(Grouped):
         found = np.frombuffer(b"".join(good["payload"]), np.uint8).reshape(len(good), self.state_bytes)
         bad[~bad] = (found != self.payloads(good["key"].to_numpy(), counts[~bad])).any(axis=1)
         return bad
-
-
-class UniformDraw:
-    """Any of ``keys``, each as likely as any other; how many there are costs no memory. Every router draws its own."""
-
-    def __init__(self, keys: int, seed: tuple[int, ...]) -> None:
-        self._keys, self._random = keys, np.random.default_rng(seed)
-
-    def draw(self, count: int) -> npt.NDArray[np.int64]:
-        """The next ``count`` keys, whatever was drawn at once before."""
-        return (self._random.random(count) * self._keys).astype(np.int64)
 
 
 class KeyDraw:
