@@ -92,9 +92,9 @@ class Generator:
 
     def give_up(self, now_us: int) -> None:
         """Give up what is not sent ``OVERTIME_S`` after the end of the load, or after it was told to start."""
-        ends = self.schedule is not None and self.schedule.end_us < math.inf
-        if self.schedule is not None and ends and now_us > self._last_us + OVERTIME_S * SECOND_US:
-            self.schedule.total = [float(self._sent.get(each, 0)) for each in range(self._topic.partitions)]
+        schedule = self.schedule
+        if schedule and schedule.end_us < math.inf and now_us > self._last_us + OVERTIME_S * SECOND_US:
+            schedule.total = [float(self._sent.get(each, 0)) for each in range(self._topic.partitions)]
 
     def done(self, now_us: int) -> LoadDone:
         """Return what is said when the load is over."""
