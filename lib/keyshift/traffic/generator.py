@@ -41,13 +41,10 @@ TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one 
 
 
 class GeneratorConfig(TrafficConfig):
-    """What the generator is told first about the events of a source, whose topic has a partition for each router.
+    """What the generator is told first about the events of a source, whose topic has a partition for each router."""
 
-    ``source``: its name; empty: the only one. ``partitions``: that are written here; empty: all.
-    """
-
-    source: str = ""
-    partitions: list[int] = Field(default=[])
+    source: str
+    partitions: list[int] = Field(description="those that are written here")
     rate: float = Field(ge=0, description="events per second, all partitions of the source together")
     rate_steps: list[tuple[float, float]] = Field(
         default=[], description="seconds since the start of the load, ascending, and the events per second from then on"
@@ -63,9 +60,9 @@ class Generator:
     def __init__(self, config: GeneratorConfig, producer: Producer) -> None:
         workload = config.make_workload()
         self._stages = workload.stages
-        self._source = source = next(each for each in workload.sources if config.source in ("", each.name))
+        self._source = source = next(each for each in workload.sources if each.name == config.source)
         self._config, self._topic = config, config.topic
-        self.routers = config.partitions or list(range(self._topic.partitions))
+        self.routers = config.partitions
         self._empty = frames.empty(source.schema)
         made = partial(EventFile(config.events).partition, source) if config.events else source.partition
         self._partitions: dict[int, Partition] = {router: made(router) for router in self.routers}
