@@ -94,11 +94,6 @@ class Keyed(Grouped):
         ends = np.cumsum(np.bincount(self.units, minlength=self.key_groups * self.bins))
         return np.argsort(self.units, kind="stable"), np.concatenate([[0], ends])
 
-    def keys_of(self, unit: int) -> npt.NDArray[np.int64]:
-        """The keys of one unit, ascending."""
-        keys, bounds = self._by_unit
-        return keys[bounds[unit] : bounds[unit + 1]]
-
     def payloads(self, keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """The payload of each key at each count: shape (n, state_bytes): count, key, filler that depends on the key."""
         words = -(-self.state_bytes // WORD)
@@ -117,7 +112,8 @@ class Keyed(Grouped):
 
         As columns, so that a key which no event ever touches costs nothing but its bytes.
         """
-        keys = self.keys_of(unit)
+        all_keys, bounds = self._by_unit
+        keys = all_keys[bounds[unit] : bounds[unit + 1]]
         payloads = self.payloads(keys, np.zeros_like(keys))
         ends = pa.py_buffer(np.arange(len(keys) + 1, dtype=np.int32) * self.state_bytes)
         payload = pa.Array.from_buffers(pa.binary(), len(keys), [None, ends, pa.py_buffer(payloads.tobytes())])

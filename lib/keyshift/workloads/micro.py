@@ -47,7 +47,9 @@ class MicroPartition:
         """The next ``len(times)`` events, whatever was taken at once before."""
         first = int(min(len(times), self._left))
         self._left -= first
-        keys = np.concatenate([self._draw(first), self._later(len(times) - first)])
+        keys = self._draw(first)
+        if first < len(times):
+            keys = np.concatenate([keys, self._later(len(times) - first)])
         begin = times // _SECOND_US * self._active % self._groups
         place = self._place[units_of(keys, self._groups)]
         writes = (place - begin) % self._groups < self._active
