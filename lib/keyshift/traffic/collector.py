@@ -77,11 +77,6 @@ class _Origin(NamedTuple):
 
 
 Counts = Callable[[_Origin, pa.RecordBatch], np.ndarray]  # a truth value for each row
-NO_ROWS = np.zeros(0, np.bool_)
-
-
-def _all_count(origin: _Origin, batch: pa.RecordBatch) -> np.ndarray:
-    return np.ones(batch.num_rows, np.bool_)
 
 
 def first_copies() -> Counts:
@@ -171,9 +166,11 @@ class ResultsFile:
         origins, batches = [origin for origin, _ in now], [batch for _, batch in now]
         rows = [batch.num_rows for batch in batches]
         columns = [(*each[:-1], each.turn.number, each.turn.attempt) for each in origins]
-        first = np.concatenate([NO_ROWS, *map(self._counts or _all_count, origins, batches)])
         # combine_chunks copies: the many small frames would otherwise keep the whole fetch responses in memory
         table = pa.Table.from_batches(batches, self.schema).combine_chunks()
+        first = np.ones(table.num_rows, np.bool_)
+        if self._counts and now:
+            first = np.concatenate([self._counts(*frame) for frame in now])
         of_frames = np.array(columns, np.int64).reshape(-1, len(frames.ARRIVAL_FIELDS) - 1)
         of_rows = [*np.repeat(of_frames, rows, axis=0).T, first]
         for field, values in zip(frames.ARRIVAL_FIELDS, of_rows, strict=True):

@@ -9,7 +9,7 @@ of the same numbers, and a unit has the same results in a turn wherever it is: s
 and a turn is compared by itself, between replicas that have the same assignment. Pure.
 """
 
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -143,25 +143,25 @@ class Chains:
     def __init__(self, slots: int = 1, near_us: int = 0, apart: bool = False) -> None:
         self.compared = 0
         self._slots, self._near_us, self._apart = slots, near_us, apart
-        # By slot and turn: the chain, who told it first, when, and under which version.
-        self._told: dict[int, dict[int, tuple[int, int, int, int]]] = {}
-        self._stand: dict[int, dict[int, Standing]] = {}  # by replica and slot
-        self._order: dict[int, deque[int]] = {}  # by slot: those turns, as they came
+        # By slot and turn, as they came: the chain, who told it first, when, and under which version.
+        self._told = defaultdict[int, OrderedDict[int, tuple[int, int, int, int]]](OrderedDict)
+        self._stand = defaultdict[int, dict[int, Standing]](dict)  # by replica and slot
         self._same: dict[tuple[int, int], int] = {}  # by slot and replica: the last turn in which it agreed
         self._differ: set[tuple[int, int]] = set()  # slots, and replicas that have another chain in them
-        self._come_to: dict[int, dict[int, int]] = {}  # by replica and slot: the epoch of the turn that it told last
+        self._come_to = defaultdict[int, Counter[int]](Counter)  # by replica and slot: the epoch that it told last
 
     def told(self, replica: int, slot: int, turn: OfTurn, at_us: int = 0, version: int = UNKNOWN) -> Difference | None:
         """Hear that ``replica`` has this ``turn`` in ``slot``, since ``at_us``, under ``version``. Gives the first
         difference of each replica, and no later ones: behind it everything differs.
         """
-        self._come_to.setdefault(replica, {})[slot] = turn.epoch
+        self._come_to[replica][slot] = turn.epoch
         if turn.piece or (slot, replica) in self._differ:
             return None
-        known = self._told.setdefault(slot, {})
+        known = self._told[slot]
         chain, first, first_us, under = known.setdefault(turn.number, (turn.chain, replica, at_us, version))
         if first == replica:
-            self._forget(known, self._order.setdefault(slot, deque()), turn.number)
+            if len(known) > KEPT_TURNS:  # a replica that has died never comes to the oldest
+                known.popitem(last=False)
             return None
         alike = not self._apart or under == version != UNKNOWN  # otherwise there is nothing to be compared
         self.compared += alike
@@ -175,7 +175,7 @@ class Chains:
         return Difference(slot, (first, replica), turn.number, turn.epoch, self._same.get((slot, replica), 0))
 
     def _stands(self, replica: int, slot: int, at_us: int, behind_us: int) -> None:
-        mine = self._stand.setdefault(replica, {})
+        mine = self._stand[replica]
         if behind_us > self._near_us:
             mine.pop(slot, None)
         else:
@@ -197,15 +197,8 @@ class Chains:
         """
         furthest: Counter[int] = Counter()
         for epochs in self._come_to.values():
-            furthest |= Counter(epochs)
+            furthest |= epochs
         return {
             replica: max(furthest[slot] - epoch for slot, epoch in epochs.items())
             for replica, epochs in self._come_to.items()
         }
-
-    @staticmethod
-    def _forget(known: dict[int, tuple[int, int, int, int]], order: deque[int], number: int) -> None:
-        """Keep only the newest: a replica that has died never comes to them."""
-        order.append(number)
-        if len(order) > KEPT_TURNS:
-            known.pop(order.popleft(), None)

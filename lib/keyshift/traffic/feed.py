@@ -10,18 +10,7 @@ from typing import NamedTuple
 from keyshift.clock import SECOND_US
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.traffic.generator import GeneratorConfig
-from keyshift.traffic.messages import (
-    Begin,
-    EndLoad,
-    LoadDone,
-    OfLoad,
-    Ready,
-    Report,
-    SetRate,
-    SkipEvents,
-    SoFar,
-    Stop,
-)
+from keyshift.traffic.messages import Begin, EndLoad, LoadDone, OfLoad, Ready, Report, SetRate, SkipEvents, SoFar, Stop
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
 

@@ -41,13 +41,10 @@ TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one 
 
 
 class GeneratorConfig(TrafficConfig):
-    """What the generator is told first about the events of a source, whose topic has a partition for each router.
+    """What the generator is told first about the events of a source, whose topic has a partition for each router."""
 
-    ``source``: its name; empty: the only one. ``partitions``: that are written here; empty: all.
-    """
-
-    source: str = ""
-    partitions: list[int] = Field(default=[])
+    source: str
+    partitions: list[int] = Field(description="those that are written here")
     rate: float = Field(ge=0, description="events per second, all partitions of the source together")
     rate_steps: list[tuple[float, float]] = Field(
         default=[], description="seconds since the start of the load, ascending, and the events per second from then on"
@@ -63,9 +60,9 @@ class Generator:
     def __init__(self, config: GeneratorConfig, producer: Producer) -> None:
         workload = config.make_workload()
         self._stages = workload.stages
-        self._source = source = next(each for each in workload.sources if config.source in ("", each.name))
+        self._source = source = next(each for each in workload.sources if each.name == config.source)
         self._config, self._topic = config, config.topic
-        self.routers = config.partitions or list(range(self._topic.partitions))
+        self.routers = config.partitions
         self._empty = frames.empty(source.schema)
         made = partial(EventFile(config.events).partition, source) if config.events else source.partition
         self._partitions: dict[int, Partition] = {router: made(router) for router in self.routers}
@@ -92,9 +89,9 @@ class Generator:
 
     def give_up(self, now_us: int) -> None:
         """Give up what is not sent ``OVERTIME_S`` after the end of the load, or after it was told to start."""
-        ends = self.schedule is not None and self.schedule.end_us < math.inf
-        if self.schedule is not None and ends and now_us > self._last_us + OVERTIME_S * SECOND_US:
-            self.schedule.total = [float(self._sent.get(each, 0)) for each in range(self._topic.partitions)]
+        schedule = self.schedule
+        if schedule and schedule.end_us < math.inf and now_us > self._last_us + OVERTIME_S * SECOND_US:
+            schedule.total = [float(self._sent.get(each, 0)) for each in range(self._topic.partitions)]
 
     def done(self, now_us: int) -> LoadDone:
         """Return what is said when the load is over."""

@@ -17,14 +17,7 @@ from pydantic import Field, field_validator, model_validator
 
 from keyshift.registry import by_name
 from keyshift.workloads.contract import ORIGIN_NAMES, KeyedStage, Operator
-from keyshift.workloads.keycount import (
-    EVENTS,
-    RESULT_FIELDS,
-    KeyCount,
-    KeyCounts,
-    StateCheck,
-    wrong_results,
-)
+from keyshift.workloads.keycount import EVENTS, RESULT_FIELDS, KeyCount, KeyCounts, StateCheck, wrong_results
 from keyshift.workloads.operators import MapOperator, Work
 from keyshift.workloads.tables import RESULT, lines
 from keyshift.workloads.times import Times
@@ -89,7 +82,7 @@ class Chain(KeyCount):
         for number, (kind, (name, us)) in enumerate(zip(self.kinds, self.works.items(), strict=True)):
             operator: Callable[[], Operator] = partial(self.counter, us)
             if kind == "map":
-                operator = partial(MapOperator, work=Work(us, self.work_by) if us else None)
+                operator = partial(MapOperator, work=Work(us, self.work_by))
             fields = () if kind == "map" else RESULT_FIELDS
             stages.append(KeyedStage(name, EVENTS, fields, operator, self._rekeyed if number else None))
         return tuple(stages)
@@ -114,9 +107,7 @@ class Chain(KeyCount):
         return keys
 
     def _rekeyed(self, results: pa.RecordBatch) -> pa.RecordBatch:
-        keys = pa.array(self.key_at(1, results["key"].to_numpy()))
-        names = ["t", *ORIGIN_NAMES]
-        return pa.RecordBatch.from_arrays([keys, *(results[name] for name in names)], names=["key", *names])
+        return results.set_column(0, "key", pa.array(self.key_at(1, results["key"].to_numpy())))
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

@@ -7,9 +7,9 @@ and never more of it than a few thousand events at once. What the events are of 
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -155,14 +155,9 @@ class Replayed:
         """The next ``len(times)`` events, whatever was taken at once before. Raises BadInput if there are not so many,
         or the file is damaged.
         """
-        parts, missing = [empty(self._source.schema)], len(times)
-        while missing:
-            if not self._left.num_rows:
-                self._left = self._read(missing)
-            parts.append(self._left.slice(0, missing))
-            missing -= parts[-1].num_rows
-            self._left = self._left.slice(parts[-1].num_rows)
-        whole = pa.concat_batches(parts)
+        while (missing := len(times) - self._left.num_rows) > 0:
+            self._left = pa.concat_batches([self._left, self._read(missing)])
+        whole, self._left = self._left.slice(0, len(times)), self._left.slice(len(times))
         return self._source.moved(whole, pa.array(times - whole["t"].to_numpy()))
 
     def _read(self, missing: int) -> pa.RecordBatch:
@@ -179,13 +174,11 @@ class Replayed:
 
 
 class EventWriter:
-    """A writer of the events of ``sources`` into ``out``."""
+    """A writer of the events of ``sources``, each with so many ``partitions``, by the ``writer`` of their file."""
 
-    def __init__(self, out: BinaryIO, head: FileHead, sources: Sequence[Source]) -> None:
+    def __init__(self, writer: pq.ParquetWriter, sources: Sequence[Source], partitions: Mapping[str, int]) -> None:
+        self._writer, self._partitions = writer, partitions
         self._sources = {source.name: source for source in sources}
-        self._head = head
-        self._schema = _schema_of(sources).with_metadata({HEAD: head.model_dump_json()})
-        self._writer = pq.ParquetWriter(out, self._schema, compression="zstd", write_page_checksum=True)
 
     def write(self, source: str, partition: int, events: pa.RecordBatch) -> None:
         """Write the next events of a partition, which a reader gets in the order in which they were written.
@@ -194,25 +187,18 @@ class EventWriter:
         """
         if (of := self._sources.get(source)) is None:
             raise unknown("source", source, list(self._sources))
-        if not 0 <= partition < (count := self._head.partitions[source]):
+        if not 0 <= partition < (count := self._partitions[source]):
             raise BadInput(f"partition = {partition}: source {source} has partitions 0 to {count - 1}")
         try:
             table = pa.Table.from_batches([events]).select(of.schema.names).cast(of.schema)
         except (KeyError, ValueError) as error:  # what Arrow raises, too
             raise BadInput(f"events of source {source}: {error}") from None
-        rows = table.num_rows
-        whose = pa.array([source]), pa.array([partition], WHOSE.field("partition").type)
-        known = dict(zip(WHOSE.names, (each.take(pa.array(np.zeros(rows, np.int64))) for each in whose), strict=True))
-        columns = [
-            known[name] if name in known else table[name] if name in of.schema.names else pa.nulls(rows, kind)
-            for name, kind in zip(self._schema.names, self._schema.types, strict=True)
-        ]
+        rows, schema = table.num_rows, self._writer.schema
+        whose = pa.repeat(source, rows), pa.repeat(pa.scalar(partition, pa.int32()), rows)
+        known = dict(zip([*WHOSE.names, *of.schema.names], [*whose, *table.columns], strict=True))
+        columns = [known[each.name] if each.name in known else pa.nulls(rows, each.type) for each in schema]
         if rows:
-            self._writer.write_table(pa.table(columns, schema=self._schema), row_group_size=rows)
-
-    def close(self) -> None:
-        """Write what belongs behind the last event."""
-        self._writer.close()
+            self._writer.write_table(pa.table(columns, schema=schema), row_group_size=rows)
 
 
 def _schema_of(sources: Sequence[Source]) -> pa.Schema:
@@ -234,6 +220,9 @@ def event_writer(path: Path, workload: Workload, partitions: Mapping[str, int]) 
     that was not completed. Raises BadInput if there is such a file, or none can be there.
     """
     head = FileHead(workload=workload.name, parameters=parameters_of(workload), partitions=dict(partitions))
-    _schema_of(workload.sources)
-    with new_file(repr(str(path)), path) as out, closing(EventWriter(out, head, workload.sources)) as writer:
-        yield writer
+    schema = _schema_of(workload.sources).with_metadata({HEAD: head.model_dump_json()})
+    with (
+        new_file(repr(str(path)), path) as out,
+        pq.ParquetWriter(out, schema, compression="zstd", write_page_checksum=True) as writer,
+    ):
+        yield EventWriter(writer, workload.sources, partitions)

@@ -62,17 +62,12 @@ def lines(parameter: str, path: str) -> Iterator[str]:
     try:
         with Path(path).open("rb") as raw:
             for number, line in enumerate(raw, 1):
-                yield _decoded(parameter, path, number, line).rstrip("\r\n")
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except OSError as error:
         said = f"{parameter} = {path!r}: cannot be read ({error.strerror}); give a text file in UTF-8"
         raise BadInput(said) from None
-
-
-def _decoded(parameter: str, path: str, number: int, line: bytes) -> str:
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        byte = line[error.start]
+        byte = error.object[error.start]
         raise BadInput(
             f"{parameter} = {path!r}: line {number}, byte {error.start + 1} is 0x{byte:02x}, which is not UTF-8 there; "
             "convert the file, e.g. with iconv"

@@ -18,7 +18,7 @@ from keyshift.model.frames import EVENT_FIELDS
 from keyshift.model.keys import ALL_UNITS, SomeUnits, UnitId
 from keyshift.state import UnitState
 from keyshift.workloads.contract import KeyedStage, Operator, Source
-from keyshift.workloads.keyed import DRAWN_WITH, WORD, KeyDraw, Keyed, UniformDraw
+from keyshift.workloads.keyed import DRAWN_WITH, WORD, Draw, Keyed
 from keyshift.workloads.operators import Work
 from keyshift.workloads.times import Times
 
@@ -32,11 +32,11 @@ class KeyCountPartition:
     """See ``Partition``."""
 
     def __init__(self, workload: Keyed, router: int) -> None:
-        self._keys = workload.key_draw(router)
+        self._draw = workload.key_draw(router)
 
     def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """The next ``len(times)`` events, whatever was taken at once before."""
-        keys = self._keys.draw(len(times))
+        keys = self._draw(len(times))
         return pa.RecordBatch.from_arrays([pa.array(keys), pa.array(times)], schema=EVENTS)
 
 
@@ -126,11 +126,12 @@ class KeyCount(Keyed):
         """How many keys have state before the first event."""
         return 0 if self.exist == "once used" else self.keys
 
-    def key_draw(self, router: int) -> KeyDraw | UniformDraw:
+    def key_draw(self, router: int) -> Draw:
         """Return where the keys of a router's events come from."""
-        if not self.from_start:
-            return UniformDraw(self.keys, (self.seed, router))
-        return super().key_draw(router)
+        if self.from_start:
+            return super().key_draw(router)
+        random = np.random.default_rng((self.seed, router))
+        return lambda count: (random.random(count) * self.keys).astype(np.int64)
 
     def only(self, units: SomeUnits) -> Self | None:
         """See ``Workload.only``."""

@@ -3,7 +3,7 @@
 Every key exists from the beginning; its payload gives the state the wanted size and can be checked byte for byte.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import sqrt
 from typing import Any, Self
@@ -25,6 +25,7 @@ _UNIT_BYTES = (1 << 31) - 1  # of payloads in a unit: Arrow's offsets within a c
 _FEW_KEYS = 1 << 22  # that are counted by their units in a moment
 _MOST_KEYS = 1 << 53  # of more a draw, which has so many bits, would leave some out
 _SLICE_BYTES = 1 << 25  # payloads are made and compared this many bytes at a time
+Draw = Callable[[int], npt.NDArray[np.int64]]  # gives the next so many keys, whatever was drawn at once before
 
 
 class Grouped(BaseModel):
@@ -72,9 +73,10 @@ class Keyed(Grouped):
         mean = self.keys / units
         return round(mean + 10 * sqrt(mean) + 10)  # hashed: ten standard deviations are more than any unit has
 
-    def key_draw(self, router: int) -> "KeyDraw | UniformDraw":
+    def key_draw(self, router: int) -> Draw:
         """Return where the keys of a router's events come from."""
-        return KeyDraw(units_of(np.arange(self.keys), self.key_groups), self.key_groups, self.skew, (self.seed, router))
+        groups = units_of(np.arange(self.keys), self.key_groups)
+        return KeyDraw(groups, self.key_groups, self.skew, (self.seed, router)).draw
 
     @property
     def from_start(self) -> int:
@@ -91,11 +93,6 @@ class Keyed(Grouped):
         """Keys ordered by unit (ascending within one), and where each unit's keys begin and end."""
         ends = np.cumsum(np.bincount(self.units, minlength=self.key_groups * self.bins))
         return np.argsort(self.units, kind="stable"), np.concatenate([[0], ends])
-
-    def keys_of(self, unit: int) -> npt.NDArray[np.int64]:
-        """The keys of one unit, ascending."""
-        keys, bounds = self._by_unit
-        return keys[bounds[unit] : bounds[unit + 1]]
 
     def payloads(self, keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """The payload of each key at each count: shape (n, state_bytes): count, key, filler that depends on the key."""
@@ -115,7 +112,8 @@ class Keyed(Grouped):
 
         As columns, so that a key which no event ever touches costs nothing but its bytes.
         """
-        keys = self.keys_of(unit)
+        all_keys, bounds = self._by_unit
+        keys = all_keys[bounds[unit] : bounds[unit + 1]]
         payloads = self.payloads(keys, np.zeros_like(keys))
         ends = pa.py_buffer(np.arange(len(keys) + 1, dtype=np.int32) * self.state_bytes)
         payload = pa.Array.from_buffers(pa.binary(), len(keys), [None, ends, pa.py_buffer(payloads.tobytes())])
@@ -138,17 +136,6 @@ class Keyed(Grouped):
         found = np.frombuffer(b"".join(good["payload"]), np.uint8).reshape(len(good), self.state_bytes)
         bad[~bad] = (found != self.payloads(good["key"].to_numpy(), counts[~bad])).any(axis=1)
         return bad
-
-
-class UniformDraw:
-    """Any of ``keys``, each as likely as any other; how many there are costs no memory. Every router draws its own."""
-
-    def __init__(self, keys: int, seed: tuple[int, ...]) -> None:
-        self._keys, self._random = keys, np.random.default_rng(seed)
-
-    def draw(self, count: int) -> npt.NDArray[np.int64]:
-        """The next ``count`` keys, whatever was drawn at once before."""
-        return (self._random.random(count) * self._keys).astype(np.int64)
 
 
 class KeyDraw:

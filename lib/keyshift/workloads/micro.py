@@ -5,6 +5,7 @@ All else is as in ``keycount``: key groups from a Zipf distribution, the keys of
 key, and ``work_us`` with ``work_by`` for the CPU of a record. Several sources of events are several ``routers``.
 """
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, Self
@@ -35,27 +36,24 @@ class MicroPartition:
     """
 
     def __init__(self, workload: "Micro", router: int) -> None:
-        self._keys = self._later = workload.key_draw(router)
-        self._left = workload.later_events or None  # events until the later skew; None: never
-        if self._left:
+        self._draw = self._later = workload.key_draw(router)
+        self._left = workload.later_events or math.inf  # events until the later skew
+        if workload.later_events:
             self._later = workload.model_copy(update={"skew": workload.later_skew}).key_draw(router)
         self._groups, self._active = workload.key_groups, workload.active_groups
         self._place = np.random.default_rng((workload.seed, 2)).permutation(self._groups)
 
     def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """The next ``len(times)`` events, whatever was taken at once before."""
-        keys = self._draw(len(times))
+        first = int(min(len(times), self._left))
+        self._left -= first
+        keys = self._draw(first)
+        if first < len(times):
+            keys = np.concatenate([keys, self._later(len(times) - first)])
         begin = times // _SECOND_US * self._active % self._groups
         place = self._place[units_of(keys, self._groups)]
         writes = (place - begin) % self._groups < self._active
         return pa.RecordBatch.from_arrays([pa.array(column) for column in (keys, times, writes)], schema=EVENTS)
-
-    def _draw(self, count: int) -> npt.NDArray[np.int64]:
-        if self._left is None:
-            return self._keys.draw(count)
-        first = min(count, self._left)
-        self._left -= first
-        return np.concatenate([self._keys.draw(first), self._later.draw(count - first)])
 
 
 class Micro(KeyCount):

@@ -160,9 +160,7 @@ class WordCountOperator(Operator):
 # microseconds; ``$reached``: how far all routers had come. A word has one key, but a result that mixes them up is to be
 # seen.
 
-_OFFERED = """
-    CREATE TEMP TABLE offered AS SELECT key, word, start, count(*) AS offered FROM events GROUP BY ALL
-"""
+_OFFERED = "SELECT key, word, start, count(*) AS offered FROM events GROUP BY ALL"
 _WRONG_ANSWERS = """
     SELECT router, "offset", "position", a.kind, a.word AS word_told, a.start AS start_told, a.count, e.word, e.start,
            o.offered
@@ -183,7 +181,6 @@ _MISPLACED = """
     WHERE unit != home OR len(words) = 0 OR len(words) != len(starts) OR len(words) != len(counts)
 """
 _ENTRIES = """
-    CREATE TEMP TABLE entries AS
     SELECT unit, key, unnest(words) AS word, unnest(starts) AS start, unnest(counts) AS count FROM state
     WHERE len(words) = len(starts) AND len(words) = len(counts)
 """
@@ -281,7 +278,7 @@ class WordCount(Grouped):
         of_event = results["position"] >= 0
         ask = Tables({"window": window_us, "reached": times.least if times is not None else 0})
         ask.add(events=events.assign(start=start), answers=results[of_event], fired=results[~of_event])
-        ask(_OFFERED)
+        ask.derive(offered=_OFFERED)
         text = RESULT + ": kind {kind}, word {word_told!r} in window {start_told} with count {count}; expected word"
         text += " {word!r} in window {start}, counts 1..{offered}, each once, in event order"
         yield from ask.lines(_WRONG_ANSWERS, text)
@@ -291,7 +288,7 @@ class WordCount(Grouped):
             ask(_PUT_IN, part=part.assign(home=self.units_of(part["key"])))
         text = "final state of key {key} in unit {unit}, slot {slot}: "
         yield from ask.lines(_MISPLACED, text + "expected unit {home}, and words with starts and counts")
-        ask(_ENTRIES)
+        ask.derive(entries=_ENTRIES)
         text = "timer of key {key} set to {t} tells of word {word!r} in window {start}, kind {kind}: expected kind"
         text += f" {WINDOW} at {window_us} behind the start, not later than all routers had come"
         yield from ask.lines(_WRONG_FIRED, text)

@@ -134,14 +134,6 @@ def test_seconds_with_few_results_are_written_before_they_are_many(tmp_path, mon
     assert file.num_row_groups == 13, "quiet seconds between them count for nothing"
 
 
-def test_a_job_without_results_keeps_nothing(tmp_path):
-    results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet")
-    for _ in range(1000):
-        results.roll()
-    results.close()
-    assert pq.ParquetFile(tmp_path / "results.parquet").num_row_groups == 0
-
-
 def test_of_the_results_of_replicas_the_copy_counts_that_kafka_has_had_first(tmp_path):
     results = ResultsFile(RESULT_FIELDS, tmp_path / "results.parquet", first_copies())
     results.add(batch((0, 2)), slot=0, log_offset=0, arrived_us=9000, replica=0, turn=told(2))
@@ -182,49 +174,6 @@ def test_one_job_may_do_the_same_turns_again(tmp_path):
 
 
 class Reader:
-    """Stands for Kafka's consumer. It reads for 0.6 s each time, and the third time comes all that is in its topic."""
-
-    def __init__(self, clock, value):
-        self.clock, self.reads = clock, 0
-        self.record = SimpleNamespace(partition=0, offset=0, value=value, timestamp=1000)
-
-    def assign(self, parts):
-        [self.part] = parts
-
-    def seek_to_beginning(self, part):
-        pass
-
-    def end_offsets(self, parts, timeout_ms):
-        return dict.fromkeys(parts, 1)
-
-    def position(self, part):
-        return int(self.reads >= 3)
-
-    def poll(self, timeout_ms):
-        self.reads += 1
-        self.clock.now += 0.6
-        return {self.part: [self.record]} if self.reads == 3 else {}
-
-
-@pytest.fixture
-def reader(said, monkeypatch, tmp_path):
-    """Of a collector that was told to stop before it had read anything, and has ended."""
-    clock = SimpleNamespace(now=0.0)
-    reader = Reader(clock, frames.encode(batch((0, 0), (0, -1), (0, 1))))
-    monkeypatch.setattr(collector, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(collector, "KafkaConsumer", lambda **_: reader)
-    monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
-    config = CollectorConfig(topic=Topic("k:1", "r"), workload="keycount", parameters={}, output=tmp_path / "r.parquet")
-    collector.collect(config, SimpleNamespace(next=lambda timeout_s: Stop()))
-    return reader
-
-
-def test_a_collector_that_is_told_to_stop_reads_all_that_is_there_and_waits_for_nothing_more(said, reader):
-    assert said[-1] == Collected(3) and reader.reads == 3
-    assert [each for each in said if isinstance(each, Arrived)] == [Arrived({0: 2})], "without those of timers"
-
-
-class Unevenly:
     """Stands for Kafka's consumer of logs that were written long ago. Each time it gives so many records of one of
     them, and two seconds pass. It knows how long a log is when it has given some of it.
     """
@@ -254,33 +203,53 @@ class Unevenly:
         self.now_us += 2_000_000
         part, count = self.polls.pop(0)
         first, self.given[part] = self.given[part], self.given[part] + count
-        return {part: self.logs[part][first : first + count]}
+        return {part: self.logs[part][first : first + count]} if count else {}
 
 
-def test_what_one_replica_has_not_given_counts_however_unevenly_logs_are_read_after_a_resume(
-    said, monkeypatch, tmp_path
-):
+def record(offset, value, at_ms):
+    return SimpleNamespace(partition=0, offset=offset, value=value, timestamp=at_ms)
+
+
+@pytest.fixture
+def collect(said, monkeypatch, tmp_path):
+    """Runs a collector of the logs of some replicas, and gives what it has read with; ``stops``: when it is told to."""
+    monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
+
+    def run(topics, logs, polls, stops):
+        reader, (topic, *others) = Reader(logs, polls, said), topics
+        monkeypatch.setattr(collector, "KafkaConsumer", lambda **_: reader)
+        monkeypatch.setattr(collector, "now_us", lambda: reader.now_us)
+        monkeypatch.setattr(collector, "time", SimpleNamespace(monotonic=lambda: reader.now_us / 1e6))
+        given = {"workload": "keycount", "parameters": {}, "output": tmp_path / "r.parquet"}
+        commands = SimpleNamespace(next=lambda timeout_s: Stop() if stops(reader) else None)
+        collector.collect(CollectorConfig(topic=topic, others=others, **given), commands)
+        return reader
+
+    return run
+
+
+def test_a_collector_that_is_told_to_stop_reads_all_that_is_there_and_waits_for_nothing_more(said, collect):
+    part, some = TopicPartition("r", 0), record(0, frames.encode(batch((0, 0), (0, -1), (0, 1))), 1000)
+    reader = collect([Topic("k:1", "r")], {part: [some]}, [(part, 0), (part, 0), (part, 1)], lambda reader: True)
+    assert said[-1] == Collected(3) and not reader.polls
+    assert [each for each in said if isinstance(each, Arrived)] == [Arrived({0: 2})], "without those of timers"
+
+
+def test_what_one_replica_has_not_given_counts_however_unevenly_logs_are_read_after_a_resume(said, collect, tmp_path):
     """Replica 0 has died behind turn 2, and begun anew behind turn 4. Nothing has come of slot 1."""
 
     def log(late_ms, *turns):
         values = [frames.encode(batch((0, 0)), frames.Facts(turn=told(turn))) for turn in turns]
         return [
-            SimpleNamespace(partition=0, offset=offset, value=value, timestamp=1000 * turn + late_ms)
-            for offset, (turn, value) in enumerate(zip(turns, values, strict=True))
+            record(n, value, 1000 * turn + late_ms) for n, (turn, value) in enumerate(zip(turns, values, strict=True))
         ]
 
     topics = [Topic("k:1", name, partitions=2) for name in ("zero", "one")]
     logs = {part: [] for topic in topics for part in topic.parts}
     zero, one = TopicPartition("zero", 0), TopicPartition("one", 0)
     logs |= {zero: log(0, 1, 2, 5, 6), one: log(100, 1, 2, 3, 4, 5, 6)}
-    reader = Unevenly(logs, [(zero, 4), (one, 3), (one, 3)], said)
-    monkeypatch.setattr(collector, "KafkaConsumer", lambda **_: reader)
-    monkeypatch.setattr(collector, "now_us", lambda: reader.now_us)
-    monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
-    output, (topic, other) = tmp_path / "r.parquet", topics
-    config = CollectorConfig(topic=topic, others=(other,), workload="keycount", parameters={}, output=output)
-    collector.collect(config, SimpleNamespace(next=lambda timeout_s: None if reader.polls else Stop()))
-    table = pq.read_table(output).to_pandas()
+    reader = collect(topics, logs, [(zero, 4), (one, 3), (one, 3)], lambda reader: not reader.polls)
+    table = pq.read_table(tmp_path / "r.parquet").to_pandas()
     assert len(table) == 10 and sorted(table[table["first"]]["slot_turn"]) == [1, 2, 3, 4, 5, 6]
     counted = [*accumulate(each.by_version.get(0, 0) if isinstance(each, SecondDone) else 0 for each in said)]
     assert [counted[before - 1] for before in reader.seen] == [0, 0, 2], "as far as both have been read"

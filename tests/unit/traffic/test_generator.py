@@ -28,20 +28,15 @@ RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
 START_US = 1_700_000_000_000_000
 
 
-@given(RATES, st.integers(1, 5), st.integers(0, 3))
-def test_all_routers_together_offer_rate_times_seconds_events_within_the_load(rate, routers, seconds):
+@given(RATES, st.integers(1, 5), st.integers(0, 3), st.lists(st.integers(-500_000, 2_500_000), max_size=20))
+def test_rate_times_seconds_events_are_offered_each_in_the_frame_that_ends_at_or_after_its_time(
+    rate, routers, seconds, frames
+):
     schedule = Schedule(START_US, seconds, rate, routers)
     assert sum(schedule.total) == np.ceil(rate * seconds)
     for router, total in enumerate(schedule.total):
         times = schedule.times(router, 0, total)
         assert ((times >= START_US) & (times < START_US + seconds * 1_000_000 + 1)).all()
-
-
-@given(RATES, st.integers(1, 5), st.lists(st.integers(-500_000, 2_500_000), max_size=20))
-def test_every_event_is_due_in_the_frame_that_ends_at_or_after_its_time(rate, routers, frames):
-    schedule = Schedule(START_US, 2, rate, routers)
-    for router, total in enumerate(schedule.total):
-        times = schedule.times(router, 0, total)
         for frame_us in (START_US + frame for frame in frames):
             due = schedule.due(router, frame_us)
             assert (times[:due] <= frame_us).all()
@@ -93,8 +88,12 @@ def generator(broker, rate, told_us=START_US, skip=(), **more):
 
 
 def idle_generator(broker, rate, **more):
-    config = {"topic": Topic("k:1", "t", 2), "workload": "keycount", "parameters": PARAMETERS}
-    return Generator(GeneratorConfig(**config, rate=rate, frame_ms=20, **more), broker)
+    return Generator(config(rate, **more), broker)
+
+
+def config(rate, **more):
+    plain = {"topic": Topic("k:1", "t", 2), "source": "events", "partitions": [0, 1], "frame_ms": 20}
+    return GeneratorConfig(**plain | {"workload": "keycount", "parameters": PARAMETERS, "rate": rate} | more)
 
 
 @pytest.mark.parametrize(("routers", "injectors"), [(3, 1), (4, 2), (3, 2)])
@@ -102,7 +101,6 @@ def test_with_one_event_in_a_frame_none_waits_for_it_however_many_generators_the
     """Each process begins when chance has it, and time passes only while it waits for commands."""
     monkeypatch.setattr(Topic, "require_partitions", lambda topic: None)
     monkeypatch.setattr(module, "say", lambda report: None)
-    topic, load = Topic("k:1", "t", routers), {"workload": "keycount", "parameters": PARAMETERS, "rate": 50 * routers}
     for number in range(injectors):
         broker, clock = Broker(), SimpleNamespace(us=START_US - 40_000 - 7_001 * number)
         broker.ends = [0] * routers
@@ -115,7 +113,8 @@ def test_with_one_event_in_a_frame_none_waits_for_it_however_many_generators_the
         monkeypatch.setattr(module, "now_us", lambda clock=clock: clock.us)
         monkeypatch.setattr(module, "producer_of", lambda topic, broker=broker: broker)
         mine = list(range(routers))[number::injectors]
-        generate(GeneratorConfig(topic=topic, frame_ms=20, partitions=mine, **load), SimpleNamespace(next=pass_time))
+        told = config(50 * routers, topic=Topic("k:1", "t", routers), partitions=mine)
+        generate(told, SimpleNamespace(next=pass_time))
         for router in mine:
             offered = [(batch, facts.watermark) for batch, facts in broker.frames(router) if facts.watermark > START_US]
             assert {batch.num_rows for batch, _ in offered} == {1}
@@ -195,9 +194,7 @@ def test_a_load_that_is_too_much_for_its_generator_is_over_behind_its_overtime(m
     monkeypatch.setattr(module, "say", said.append)
     monkeypatch.setattr(module, "producer_of", lambda topic: Broker())
     monkeypatch.setattr(module, "now_us", lambda: next(seconds))
-    load = {"workload": "keycount", "parameters": PARAMETERS, "rate": 1_000_000_000, "frame_ms": 20}
-    told = SimpleNamespace(next=lambda timeout_s: next(commands))
-    generate(GeneratorConfig(topic=Topic("k:1", "t", 2), **load), told)
+    generate(config(1_000_000_000), SimpleNamespace(next=lambda timeout_s: next(commands)))
     [done] = [report for report in said if isinstance(report, LoadDone)]
     assert 0 < done.events < done.planned == 1_000_000_000 and done.took_s > 1 + OVERTIME_S
     assert said[-1] != done, "it has not waited until it was stopped"
@@ -246,9 +243,7 @@ def test_a_generator_is_ready_again_behind_the_events_of_another_one(monkeypatch
     monkeypatch.setattr(module, "say", did.append)
     monkeypatch.setattr(module, "producer_of", lambda topic: Broker())
     monkeypatch.setattr(KeyCountPartition, "take", lambda partition, times: did.append(len(times)))
-    load = {"workload": "keycount", "parameters": PARAMETERS, "rate": 1000, "frame_ms": 20}
-    told = SimpleNamespace(next=lambda timeout_s: next(commands))
-    generate(GeneratorConfig(topic=Topic("k:1", "t", 2), **load), told)
+    generate(config(1000), SimpleNamespace(next=lambda timeout_s: next(commands)))
     assert did == [Ready(), 150, 20, Ready(), LoadDone(0, 0, 0, 0.0)]
 
 
@@ -422,8 +417,7 @@ def test_the_same_seed_gives_the_same_events_whenever_the_load_begins(name):
 
     def offered(start_us):
         """By router, with times since the load began."""
-        broker, config = Broker(), {"topic": Topic("k:1", "t", 2), "workload": name, "parameters": {"seed": 4}}
-        made = Generator(GeneratorConfig(**config, rate=1000, frame_ms=20), broker)
+        made = idle_generator(broker := Broker(), 1000, workload=name, parameters={"seed": 4})
         made.obey(Begin(start_us, 3), start_us)
         for router in made.routers:
             assert made.send(router, start_us + 3_000_000)

@@ -81,10 +81,8 @@ def test_frames_come_one_by_one_with_what_they_say():
 
 def test_a_generator_of_lines_sends_each_event_when_its_frame_is_due_and_no_ticks():
     broker = Broker()
-    config = GeneratorConfig(
-        topic=Topic("", "t", 2), workload="keycount", parameters={"keys": 50}, rate=100, frame_ms=20, lines=True
-    )
-    generator = Generator(config, broker)
+    of = {"topic": Topic("", "t", 2), "workload": "keycount", "source": "events", "partitions": [0, 1]}
+    generator = Generator(GeneratorConfig(**of, parameters={"keys": 50}, rate=100, frame_ms=20, lines=True), broker)
     generator.send(0, 900_000)
     assert broker.values == []
     generator.obey(Begin(1_000_000, 1), 900_000)

@@ -48,7 +48,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("workload", KNOWN, ids=IDS)
-def test_events_come_back_as_they_were_drawn_if_their_times_are_the_same(workload, path):
+def test_events_come_back_as_they_were_drawn_and_at_other_times_only_points_in_time_move(workload, path):
     made, file = write(path, workload), EventFile(str(path))
     file.require(workload, {source.name: 2 for source in workload.sources})
     for source in workload.sources:
@@ -61,11 +61,6 @@ def test_events_come_back_as_they_were_drawn_if_their_times_are_the_same(workloa
             assert [part.num_rows for part in parts] == [1, 0, 89, 110]
             assert file.events[source.name, number] == expected.num_rows == 200
 
-
-@pytest.mark.parametrize("workload", KNOWN, ids=IDS)
-def test_at_other_times_all_that_are_points_in_time_move_and_nothing_else(workload, path):
-    made, file = write(path, workload), EventFile(str(path))
-    for source in workload.sources:
         before, times = made[source.name, 1], times_of(source, 1, 200, start_us=10**15, every_us=333)
         after = file.partition(source, 1).take(times)
         assert after["t"].to_pylist() == times.tolist()

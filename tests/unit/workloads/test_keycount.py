@@ -32,14 +32,6 @@ def test_an_impossible_or_unknown_parameter_is_named(change):
         make(**change)
 
 
-def test_every_key_is_in_its_own_unit_from_the_beginning():
-    workload = make(bins=2, keys=500)
-    units = [workload.keys_of(unit) for unit in range(16)]
-    assert sorted(np.concatenate(units).tolist()) == list(range(500))
-    for unit, keys in enumerate(units):
-        assert (units_of(keys, 8, 2) == unit).all()
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -126,7 +118,7 @@ def test_keys_that_exist_once_used_cost_nothing_before_and_any_comes_but_one_tha
 def test_uniform_keys_are_the_same_whatever_is_drawn_at_once(keys):
     def taken(sizes):
         draw = make(exist="once used", skew=0, keys=keys).key_draw(1)
-        return np.concatenate([draw.draw(size) for size in sizes])
+        return np.concatenate([draw(size) for size in sizes])
 
     whole = taken([1000])
     assert (whole == taken([1, 2, 500, 497])).all()

@@ -196,7 +196,6 @@ def test_a_run_has_results_of_all_kinds_so_that_this_shows_something_and_a_timer
     made = plain()
     assert made.results.groupby(["kind", "late"]).size().min() > 20
     assert sum(part["starts"].str.len().sum() for part in made.final) > 10
-    made = plain()
     row = made.results.index[made.results["kind"] == IDLE][0]
     made.results.loc[row, "clock"] = made.results.loc[row, "t"]
     assert wrong(make(), made) == []

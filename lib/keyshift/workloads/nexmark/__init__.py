@@ -13,7 +13,7 @@ from keyshift.registry import unknown
 from keyshift.workloads.contract import KeyedStage, Source
 from keyshift.workloads.keyed import MOST_DELAY_MS, MOST_MS, Grouped
 from keyshift.workloads.nexmark import oracle
-from keyshift.workloads.nexmark.queries import MAPS, QUERIES
+from keyshift.workloads.nexmark.queries import QUERIES
 from keyshift.workloads.nexmark.source import EVENTS, NexmarkPartition
 
 
@@ -88,12 +88,13 @@ class Nexmark(Grouped):
     @property
     def sources(self) -> tuple[Source, ...]:
         """Persons, auctions and bids."""
+        map_, _ = QUERIES[self.query]
         return (
             Source(
                 "events",
                 EVENTS,
                 partial(NexmarkPartition, self),
-                map=MAPS[self.query],
+                map=map_,
                 times=("at", "expires"),
                 drawn_with=("seed", "delay_ms", "auction_ms", "dilation"),
             ),
@@ -102,6 +103,7 @@ class Nexmark(Grouped):
     @cached_property
     def stages(self) -> tuple[KeyedStage, ...]:  # type: ignore[override]
         """The stages of the query."""
-        return QUERIES[self.query](self)
+        _, stages = QUERIES[self.query]
+        return stages(self)
 
     wrong = oracle.wrong

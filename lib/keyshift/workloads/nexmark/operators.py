@@ -26,21 +26,17 @@ class Rule:
 
     Entries begin with the watermark at which they are due; the fields say what is behind that. ``add``: the entries of
     a key with one event more, from the entries and the event's columns (those of the stage's events, in their order).
-    ``close``: the rows (values of ``row_fields``) that entries give which are due, and entries that stay of them.
-    ``at_once``: behind an event, the row that its result is then, if any, and the entries that stay. None: there never
-    is one.
+    ``close``: the rows (values of ``row_fields``) that entries give which are due; by default each is one. ``left``:
+    the entries that are then in their place. ``at_once``: behind an event, the row that its result is then, if any, and
+    the entries that stay. None: there never is one.
     """
 
     entry_fields: tuple[pa.Field, ...]
     row_fields: tuple[pa.Field, ...]
     add: Callable[[list[Entry], Sequence[Any]], list[Entry]]
-    close: Callable[[list[Entry]], tuple[list[Entry], list[Entry]]]
+    close: Callable[[list[Entry]], list[Entry]] = lambda entries: [entry[1:] for entry in entries]
+    left: tuple[Entry, ...] = ()
     at_once: Callable[[list[Entry]], tuple[Entry | None, list[Entry]]] | None = None
-
-
-def without_due(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """``Rule.close`` where an entry is a row, and is gone then."""
-    return [entry[1:] for entry in entries], []
 
 
 class EntriesOperator(Operator):
@@ -77,9 +73,10 @@ class EntriesOperator(Operator):
         for state in states:
             for time_us, key in state.timers.due(EVENT, state.timers.watermark):
                 entries = self._entries(state, key)
-                closed, kept = self._rule.close([entry for entry in entries if entry[0] == time_us])
+                closed = self._rule.close([entry for entry in entries if entry[0] == time_us])
                 rows += [(key, time_us, ROW, *row) for row in closed]
-                self._set(state, key, entries, [entry for entry in entries if entry[0] != time_us] + kept)
+                kept = [entry for entry in entries if entry[0] != time_us]
+                self._set(state, key, entries, [*kept, *self._rule.left])
         return self._results.of_timers(rows)
 
     def _entries(self, state: UnitState, key: int) -> list[Entry]:

@@ -56,12 +56,10 @@ def wrong(
 
     states: list[list[pd.DataFrame]] = [[], []]
     for part in final:
-        stage = part["stage"] if "stage" in part else pd.Series(0, part.index)
-        for number in range(2):
-            states[number].append(part[stage == number])
-    entries = yield from _entries(states[0], first.operator().state_schema.names)
-    for part in states[0] + states[1]:
         yield from misplaced(workload, part)
+        for number in range(2):
+            states[number].append(part[part["stage"] == number])
+    entries = yield from _entries(states[0], first.operator().state_schema.names)
 
     parameters = {"window": workload.window_us, "slide": workload.slide_us, "gap": workload.gap_us}
     ask = Tables({**parameters, "delay": workload.delay_us, "most": workload.session_bids}, events=events)

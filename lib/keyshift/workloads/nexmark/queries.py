@@ -14,18 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyshift.model.frames import EVENT_FIELDS
-from keyshift.workloads.contract import ORIGIN, ORIGIN_NAMES, KeyedStage
-from keyshift.workloads.nexmark.operators import (
-    KIND,
-    NOT_DUE,
-    ROW,
-    EntriesOperator,
-    Entry,
-    Fold,
-    FoldOperator,
-    Rule,
-    without_due,
-)
+from keyshift.workloads.contract import KeyedStage
+from keyshift.workloads.nexmark.operators import KIND, NOT_DUE, ROW, EntriesOperator, Entry, Fold, FoldOperator, Rule
 from keyshift.workloads.nexmark.source import AUCTION, BID, PERSON
 from keyshift.workloads.operators import MapOperator
 
@@ -54,10 +44,9 @@ def texts(*names: str) -> tuple[pa.Field, ...]:
 
 def bids(columns: Sequence[str], events: pa.RecordBatch) -> pa.RecordBatch:
     """Bids; the key is the first of ``columns``."""
-    some = events.filter(pc.equal(events["kind"], BID))
     key, *others = columns
-    names = ["key", "t", *others]
-    return pa.RecordBatch.from_arrays([some[name] for name in (key, "t", *others)], names=names)
+    some = events.filter(pc.equal(events["kind"], BID)).select([key, "t", *others])
+    return some.rename_columns(["key", "t", *others])
 
 
 def bids_in_euro(events: pa.RecordBatch) -> pa.RecordBatch:
@@ -115,10 +104,7 @@ def folded(
 
     def map_(results: pa.RecordBatch) -> pa.RecordBatch:
         key = pc.if_else(pc.equal(results["kind"], ROW), results[by], results["key"])
-        names = ("t", "kind", "key", *fields, *ORIGIN_NAMES)
-        return pa.RecordBatch.from_arrays(
-            [key, *(results[name] for name in names)], schema=pa.schema([*events, *ORIGIN])
-        )
+        return results.set_column(0, "key", key).append_column("auction", results["key"])
 
     operator = partial(FoldOperator, fold, state_fields, row_fields, events)
     return KeyedStage(name, events, (KIND, *row_fields), operator, map_)
@@ -164,8 +150,8 @@ def _q3(workload: "Nexmark") -> tuple[KeyedStage, ...]:
                 return [*entries, (max(at, came) + behind, auction, at, *known)]
         return [*entries, (NOT_DUE, auction, at, "", "", "")]
 
-    def close(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
-        return [(auction, *person) for _, auction, _, *person in entries], []
+    def close(entries: list[Entry]) -> list[Entry]:
+        return [(auction, *person) for _, auction, _, *person in entries]
 
     person = texts("name", "city", "state")
     rule = Rule((*ints("auction", "at"), *person), (*ints("auction"), *person), add, close)
@@ -181,11 +167,10 @@ def _q8(workload: "Nexmark") -> tuple[KeyedStage, ...]:
         start = at - at % window_us
         return [*entries, (start + behind, start, auction, reserve, name)]
 
-    def close(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+    def close(entries: list[Entry]) -> list[Entry]:
         names = [name for _, _, auction, _, name in entries if not auction]
-        return [
-            (start, auction, reserve, name) for name in names for _, start, auction, reserve, _ in entries if auction
-        ], []
+        auctions = [entry[1:-1] for entry in entries if entry[2]]
+        return [(*auction, name) for name in names for auction in auctions]
 
     fields = (*ints("start", "auction", "reserve"), *texts("name"))
     return (entries_stage("sellers", SELLERS, Rule(fields, fields, add, close)),)
@@ -214,10 +199,11 @@ def _closing(workload: "Nexmark", fields: tuple[str, ...], row: Callable[[Entry]
         best = max((bid for _, _, moment, *_, bid in entries if at <= moment <= expires), default=-1)
         return [(expires + behind, _OPEN, at, expires, category, seller, best)]
 
-    def close(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
-        return [row(entry) for entry in entries if entry[-1] >= 0], [(NOT_DUE, _CLOSED, 0, 0, 0, 0, 0)]
+    def close(entries: list[Entry]) -> list[Entry]:
+        return [row(entry) for entry in entries if entry[-1] >= 0]
 
-    rule = Rule(ints("what", "at", "expires", "category", "seller", "price"), ints(*fields), add, close)
+    left = ((NOT_DUE, _CLOSED, 0, 0, 0, 0, 0),)
+    rule = Rule(ints("what", "at", "expires", "category", "seller", "price"), ints(*fields), add, close, left)
     return entries_stage("auctions", AUCTIONS, rule)
 
 
@@ -288,9 +274,7 @@ def _q5(workload: "Nexmark") -> tuple[KeyedStage, ...]:
         return [(start + behind, start, count) for start, count in counts.items()]
 
     fields = ints("start", "count")
-    rule = Rule(fields, fields, add, without_due)
-    first = entries_stage("auctions", BIDS, rule)
-    return first, _best("count")
+    return entries_stage("auctions", BIDS, Rule(fields, fields, add)), _best("count")
 
 
 def _q7(workload: "Nexmark") -> tuple[KeyedStage, ...]:
@@ -307,9 +291,7 @@ def _q7(workload: "Nexmark") -> tuple[KeyedStage, ...]:
         return [*kept, (start + behind, start, price, bidder)]
 
     fields = ints("start", "price", "bidder")
-    rule = Rule(fields, fields, add, without_due)
-    first = entries_stage("auctions", BIDS, rule)
-    return first, _best("price", "bidder")
+    return entries_stage("auctions", BIDS, Rule(fields, fields, add)), _best("price", "bidder")
 
 
 # -- Q11: sessions of bidders ------------------------------------------------------------------------------------------
@@ -343,37 +325,24 @@ def _q11(workload: "Nexmark") -> tuple[KeyedStage, ...]:
             return None, entries
         return (start, last, most), [*others, (due, start, last, count - most)]
 
-    def close(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
-        return [entry[1:] for entry in entries if entry[-1]], []
+    def close(entries: list[Entry]) -> list[Entry]:
+        return [entry[1:] for entry in entries if entry[-1]]
 
     fields = ints("start", "last", "count")
-    rule = Rule(fields, fields, add, close, at_once)
+    rule = Rule(fields, fields, add, close, at_once=at_once)
     return (entries_stage("bidders", BIDS_BY_BIDDER, rule),)
 
 
-# By name, the stages of a workload with this query.
-QUERIES: dict[str, Callable[["Nexmark"], tuple[KeyedStage, ...]]] = {
-    "q1": _q1,  # prices of bids in euro, without state
-    "q2": _q2,  # bids for some auctions, without state
-    "q3": _q3,  # who sells in some states: persons joined with their auctions
-    "q4": _q4,  # the average closing price of each category
-    "q5": _q5,  # auctions with the most bids in a sliding window
-    "q6": _q6,  # the average price of the last ten auctions of each seller
-    "q7": _q7,  # the highest bid of a tumbling window
-    "q8": _q8,  # new persons who have sold something in the same tumbling window
-    "q11": _q11,  # bids of a bidder in each session, and whenever there are many of them
-}
-
-# By name of the query, the events of its first stage from those of the source.
 _PRICED_BIDS = partial(bids, ("auction", "at", "bidder", "price"))
-MAPS: dict[str, Callable[[pa.RecordBatch], pa.RecordBatch]] = {
-    "q1": bids_in_euro,
-    "q2": partial(bids, ("auction", "price")),
-    "q3": persons_and_auctions,
-    "q4": auctions_and_bids,
-    "q5": _PRICED_BIDS,
-    "q6": auctions_and_bids,
-    "q7": _PRICED_BIDS,
-    "q8": persons_and_auctions,
-    "q11": partial(bids, ("bidder", "at")),
+# By name: what makes the first stage's events from those of the source, and the stages of a workload with the query.
+QUERIES: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], Callable[["Nexmark"], tuple[KeyedStage, ...]]]] = {
+    "q1": (bids_in_euro, _q1),  # prices of bids in euro, without state
+    "q2": (partial(bids, ("auction", "price")), _q2),  # bids for some auctions, without state
+    "q3": (persons_and_auctions, _q3),  # who sells in some states: persons joined with their auctions
+    "q4": (auctions_and_bids, _q4),  # the average closing price of each category
+    "q5": (_PRICED_BIDS, _q5),  # auctions with the most bids in a sliding window
+    "q6": (auctions_and_bids, _q6),  # the average price of the last ten auctions of each seller
+    "q7": (_PRICED_BIDS, _q7),  # the highest bid of a tumbling window
+    "q8": (persons_and_auctions, _q8),  # new persons who have sold something in the same tumbling window
+    "q11": (partial(bids, ("bidder", "at")), _q11),  # bids of a bidder in each session, and whenever there are many
 }

@@ -6,7 +6,7 @@ so it is known which rules were there before a document.
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.model.keys import UnitId
 from keyshift.state import UnitState
-from keyshift.workloads.contract import ORIGIN, ORIGIN_NAMES, KeyedStage, Operator
+from keyshift.workloads.contract import KeyedStage, Operator
 from keyshift.workloads.operators import ResultMaker
 from keyshift.workloads.saas.source import DOCUMENT, EVENTS, GLOBAL, RULE
 
@@ -30,7 +30,6 @@ _RULES = (
 )
 # Events of the key so far, and the rules that are known, in the order in which they came.
 RULES_STATE = pa.schema([pa.field("count", _INTS), *_RULES])
-COUNTS_STATE = pa.schema([pa.field("count", _INTS)])
 
 _KIND, _SEQ, _EMPLOYEE = pa.field("kind", pa.int8()), pa.field("seq", _INTS), pa.field("employee", _INTS)
 _CUSTOMER, _TURN, _RAISED = pa.field("customer", _INTS), pa.field("turn", _INTS), pa.field("raised", pa.list_(_INTS))
@@ -55,21 +54,14 @@ def chain(workload: "Saas") -> tuple[KeyedStage, ...]:
 
 
 def _to_qualifier(spread: int, results: pa.RecordBatch) -> pa.RecordBatch:
-    key = pa.array(results["key"].to_numpy() % spread)
-    columns = [key, results["t"], results["key"], *(results[field.name] for field in JOINED)]
-    return _with_origin(TO_QUALIFIER, columns, results)
+    customer = results["key"]
+    return results.set_column(0, "key", pa.array(customer.to_numpy() % spread)).append_column("customer", customer)
 
 
 def _to_counter(employees: int, results: pa.RecordBatch) -> pa.RecordBatch:
     """Events of the counter, by employee; a rule, which is of no employee, is with the first one."""
     customer, employee = (results[name].to_numpy() for name in ("customer", "employee"))
-    key = pa.array(customer * employees + np.maximum(employee, 0))
-    return _with_origin(TO_COUNTER, [key, *(results[name] for name in TO_COUNTER.names[1:])], results)
-
-
-def _with_origin(schema: pa.Schema, columns: Sequence[pa.Array], results: pa.RecordBatch) -> pa.RecordBatch:
-    origin = [results[name] for name in ORIGIN_NAMES]
-    return pa.RecordBatch.from_arrays([*columns, *origin], schema=pa.schema([*schema, *ORIGIN]))
+    return results.set_column(0, "key", pa.array(customer * employees + np.maximum(employee, 0)))
 
 
 def _rows(events: pa.RecordBatch, schema: pa.Schema) -> Iterable[Sequence[Any]]:
@@ -90,9 +82,7 @@ class Join(Operator):
     """A document gets the rules of its customer."""
 
     state_schema = RULES_STATE
-
-    def __init__(self) -> None:
-        self._results = ResultMaker(JOINED)
+    _results = ResultMaker(JOINED)
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event."""
@@ -117,9 +107,7 @@ class Qualifier(Operator):
     """A document raises the alerts of all its rules and the global ones that it meets, each once."""
 
     state_schema = RULES_STATE
-
-    def __init__(self) -> None:
-        self._results = ResultMaker(QUALIFIED)
+    _results = ResultMaker(QUALIFIED)
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event."""
@@ -148,23 +136,16 @@ def _raised(body: str, rules: Iterable[tuple[int, str, str]]) -> list[int]:
 
 def _at(document: Any, path: str) -> Any:
     """Find what is there at a JSON path of names, ``$.name.name``; None if nothing is."""
-    for name in _names(path):
+    for name in path.split(".")[1:]:
         document = document.get(name) if isinstance(document, dict) else None
     return document
-
-
-@lru_cache(maxsize=1000)
-def _names(path: str) -> list[str]:
-    return path.split(".")[1:]
 
 
 class Counter(Operator):
     """The alerts of each employee; who has raised none has no state."""
 
-    state_schema = COUNTS_STATE
-
-    def __init__(self) -> None:
-        self._results = ResultMaker(COUNTED)
+    state_schema = pa.schema([pa.field("count", _INTS)])
+    _results = ResultMaker(COUNTED)
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event."""

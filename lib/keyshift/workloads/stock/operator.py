@@ -150,8 +150,23 @@ class StockOperator(Operator):
 
     @cached_property
     def _opening(self) -> dict[int, pa.RecordBatch]:
-        """The opening books, by unit; drawn when the first is filled: an operator is also made for its schema alone."""
-        return _books(self._workload, self.state_schema)
+        """The books with which the exchange opens, where no order meets another: the state of each unit that has any.
+
+        Drawn when the first is filled: an operator is also made for its schema alone.
+        """
+        orders = self._workload.opening()
+        keys, of_order = np.unique(orders["key"].to_numpy(), return_inverse=True)
+        unit = self._workload.units_of(keys)
+        by_unit = np.argsort(unit, kind="stable")
+        place = np.empty_like(by_unit)
+        place[by_unit] = np.arange(len(keys))
+        buys = orders["buys"].to_numpy(zero_copy_only=False)
+        sides = [_side(orders, place[of_order], len(keys), mine, sign) for mine, sign in ((buys, -1), (~buys, 1))]
+        columns = [pa.array(keys[by_unit]), pa.array(np.zeros(len(keys), np.int64)), *sides]
+        whole = pa.RecordBatch.from_arrays(columns, schema=pa.schema([pa.field("key", pa.int64()), *self.state_schema]))
+        found, begin, count = np.unique(unit[by_unit], return_index=True, return_counts=True)
+        places = zip(found.tolist(), begin.tolist(), count.tolist(), strict=True)
+        return {number: whole.slice(first, many) for number, first, many in places}
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[UnitId], UnitState]) -> pa.RecordBatch:
         """One result per event. An order whose number waits already in its book replaces that one."""
@@ -168,26 +183,6 @@ class StockOperator(Operator):
             values[key] = seq + 1, book.bids, book.asks
             rows.append((seq + 1, removed, rest, *(zip(*trades, strict=True) if trades else ((), (), ()))))
         return self._results.of_events(events, rows)
-
-
-def _books(workload: "Stock", schema: pa.Schema) -> dict[int, pa.RecordBatch]:
-    """The books with which the exchange opens, where no order meets another: the state of each unit that has any.
-
-    ``schema``: of the state, whose columns behind the key are seq (0 here), bids and asks.
-    """
-    orders = workload.opening()
-    keys, of_order = np.unique(orders["key"].to_numpy(), return_inverse=True)
-    unit = workload.units_of(keys)
-    by_unit = np.argsort(unit, kind="stable")
-    place = np.empty_like(by_unit)
-    place[by_unit] = np.arange(len(keys))
-    buys = orders["buys"].to_numpy(zero_copy_only=False)
-    sides = [_side(orders, place[of_order], len(keys), buys, -1), _side(orders, place[of_order], len(keys), ~buys, 1)]
-    columns = [pa.array(keys[by_unit]), pa.array(np.zeros(len(keys), np.int64)), *sides]
-    whole = pa.RecordBatch.from_arrays(columns, schema=pa.schema([pa.field("key", pa.int64()), *schema]))
-    found, begin, count = np.unique(unit[by_unit], return_index=True, return_counts=True)
-    places = zip(found.tolist(), begin.tolist(), count.tolist(), strict=True)
-    return {number: whole.slice(first, many) for number, first, many in places}
 
 
 def _side(

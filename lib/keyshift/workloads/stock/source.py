@@ -3,9 +3,9 @@
 Drawn orders are as on a real tape in what matters to a migration. Some securities are traded much more than others; in
 a burst half of the orders are for one of them. Prices are near one that all routers agree on, and moves slowly: one
 order in five meets another one at once, and takes all or a part of it. Every order is deleted in the end, if nothing
-is left of it, too, so the books do not grow for ever. Under them are the orders with
-which the exchange opens: of days before, deep on both sides, until they trade. They are drawn at once, as columns: a
-book of a thousand orders per security would take events for minutes to build.
+is left of it, too, so the books do not grow for ever. Under them are the orders with which the exchange opens: of days
+before, deep on both sides, until they trade. They are drawn at once, as columns: a book of a thousand orders per
+security would take events for minutes to build.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ EVENTS = pa.schema([pa.field("t", pa.int64()), *ORDERS])
 ROUTERS = 64  # as many as a job may have: numbers of orders of each are so far apart
 TICK = 100  # a cent, in units of prices
 LOT = 100  # shares
-BLOCK = 2048  # orders drawn at once
+BLOCK = 2048  # orders that are drawn, or given, at once
 STRETCH = 64  # orders, of which a burst has one or more
 AWAY = 100.0  # ticks of orders that rest from the first price, on average: most are near it, some far
 TRADERS = 8  # accounts that trade a security
@@ -38,20 +38,14 @@ class Played:
 
     def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """The next ``len(times)`` events, whatever was taken at once before."""
-        parts = [self._next(len(times))]
-        while missing := len(times) - sum(part.num_rows for part in parts):
-            self._left = next(self._blocks)
-            parts.append(self._next(missing))
-        whole = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
+        while self._left.num_rows < len(times):
+            self._left = pa.concat_batches([self._left, next(self._blocks)])
+        whole, self._left = self._left.slice(0, len(times)), self._left.slice(len(times))
         return pa.RecordBatch.from_arrays([pa.array(times), *whole.columns], schema=EVENTS)
-
-    def _next(self, most: int) -> pa.RecordBatch:
-        part, self._left = self._left.slice(0, most), self._left.slice(most)
-        return part
 
 
 def laps(orders: pa.RecordBatch, seed: int, router: int) -> Iterator[pa.RecordBatch]:
-    """A tape, once in each block. Router 0 begins at its beginning, the others elsewhere, so that they are not in step.
+    """A tape, over and over again. Router 0 begins at its beginning, the others elsewhere, so that none is in step.
 
     When it is through, the exchange closes: what was not deleted is. In the next lap orders have other numbers.
     """
@@ -66,7 +60,9 @@ def laps(orders: pa.RecordBatch, seed: int, router: int) -> Iterator[pa.RecordBa
     numbers, distinct = lap["order"].to_numpy(), int(number.max()) + 1
     begin = 0
     while True:
-        yield lap.set_column(0, ORDERS.field(0), pa.array((begin + numbers) * ROUTERS + router))
+        numbered = lap.set_column(0, ORDERS.field(0), pa.array((begin + numbers) * ROUTERS + router))
+        for place in range(0, lap.num_rows, BLOCK):
+            yield numbered.slice(place, BLOCK)
         begin += distinct
 
 
@@ -78,14 +74,10 @@ def _deletions(orders: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
-def securities_of(workload: "Stock") -> pa.Array:
-    """The names of the securities of drawn orders."""
-    return pa.array([f"{600_000 + number}" for number in range(workload.securities)])
-
-
-def accounts_of(workload: "Stock") -> pa.Array:
-    """The names of the accounts of drawn orders."""
-    return pa.array([f"A{number:09d}" for number in range(workload.accounts)])
+def _names(workload: "Stock") -> tuple[pa.Array, pa.Array]:
+    """The names of the securities and of the accounts of drawn orders."""
+    securities = [f"{600_000 + number}" for number in range(workload.securities)]
+    return pa.array(securities), pa.array([f"A{number:09d}" for number in range(workload.accounts)])
 
 
 def _market(workload: "Stock") -> tuple[np.random.Generator, npt.NDArray[np.int64]]:
@@ -98,7 +90,7 @@ def drawn(workload: "Stock", router: int) -> Iterator[pa.RecordBatch]:
     """Orders and deletions without end, in blocks."""
     market, price = _market(workload)
     random = np.random.default_rng((workload.seed, router))
-    names, accounts = securities_of(workload), accounts_of(workload)
+    securities, accounts = _names(workload)
     cumulated = np.cumsum(1 / np.arange(1, workload.securities + 1) ** workload.security_skew)
     numbers = np.arange(BLOCK)
     waiting = np.empty((4, 0), np.int64)  # of orders that are not deleted: when they are, number, security, account
@@ -131,7 +123,7 @@ def drawn(workload: "Stock", router: int) -> Iterator[pa.RecordBatch]:
             [
                 *(pa.array(number * ROUTERS + router), pa.array(deletes[order]), pa.array(buys.astype(bool))),
                 *(pa.array(limit), pa.array(volume)),
-                *(names.take(pa.array(security)), accounts.take(pa.array(account))),
+                *(securities.take(pa.array(security)), accounts.take(pa.array(account))),
             ],
             schema=ORDERS,
         )
@@ -148,13 +140,14 @@ def resting(workload: "Stock") -> pa.RecordBatch:
     security = random.permutation(np.repeat(np.arange(workload.securities), workload.resting))
     count = len(security)
     _, price = _market(workload)
+    securities, accounts = _names(workload)
     first, buys = price[security], random.random(count) < 0.5
     away = 1 + random.exponential(AWAY, count).astype(np.int64)
     price = np.where(buys, np.maximum(first - away, 1), first + away) * TICK
     columns = [
         *(pa.array(-1 - np.arange(count)), pa.array(np.zeros(count, bool)), pa.array(buys), pa.array(price)),
         pa.array(LOT * (1 + random.exponential(3.0, count).astype(np.int64))),
-        securities_of(workload).take(pa.array(security)),
-        accounts_of(workload).take(pa.array(random.integers(0, workload.accounts, count))),
+        securities.take(pa.array(security)),
+        accounts.take(pa.array(random.integers(0, workload.accounts, count))),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ORDERS)

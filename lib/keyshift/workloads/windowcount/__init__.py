@@ -30,7 +30,7 @@ class WindowCountPartition:
     """Keys as in every keyed workload, and a delay for each event; see ``Partition``."""
 
     def __init__(self, workload: "WindowCount", router: int) -> None:
-        self._keys = workload.key_draw(router)
+        self._draw = workload.key_draw(router)
         self._regular, self._late = workload.lag_us, LATE_BY * workload.window_us
         self._late_share = workload.late_share
         # Generators of their own for each column: what is drawn must not depend on how many are taken at once.
@@ -42,7 +42,7 @@ class WindowCountPartition:
         delay = self._delay.random(n) * self._regular
         delay += (self._whether.random(n) < self._late_share) * (1 + self._more.random(n) * self._late)
         at = times - delay.astype(np.int64)
-        columns = [pa.array(column) for column in (self._keys.draw(n), times, at)]
+        columns = [pa.array(column) for column in (self._draw(n), times, at)]
         return pa.RecordBatch.from_arrays(columns, schema=EVENTS)
 
 

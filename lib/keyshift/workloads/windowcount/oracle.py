@@ -34,12 +34,8 @@ if TYPE_CHECKING:
 # Statements. ``$lag``, ``$idle``: microseconds; ``$ends``: from the start of a window to the watermark that closes it.
 # Their column ``wrong`` says what is wrong with a row.
 
-_LOST = """
-    CREATE TEMP TABLE lost AS
-    SELECT DISTINCT key, start FROM events ANTI JOIN answers USING (router, "offset", "position")
-"""
+_LOST = 'SELECT DISTINCT key, start FROM events ANTI JOIN answers USING (router, "offset", "position")'
 _ANSWERED = """
-    CREATE TEMP TABLE answered AS
     SELECT e.*, e.t - e.at AS delay, e.at < a.watermark - $lag AS due_late,
            a.start AS start_told, a.late, a.count, a.sum, a.watermark, a.clock, a.impossible
     FROM events e JOIN answers a USING (router, "offset", "position")
@@ -140,8 +136,7 @@ def wrong(
     ask = Tables({"lag": workload.lag_us, "idle": workload.idle_us, "ends": ends})
     ask.add(answers=answers.assign(impossible=_impossible(workload, answers, times)))
     ask.add(events=events.assign(start=events["at"] - events["at"] % workload.window_us))
-    ask(_LOST)
-    ask(_ANSWERED)
+    ask.derive(lost=_LOST, answered=_ANSWERED)
     text = "result of router {router} offset {offset} position {position}, key {key}, event time {at}, {wrong}: start"
     text += " {start_told}, late {late}, count {count}, sum {sum}, watermark {watermark}, clock {clock}"
     yield from ask.lines(_WRONG_ANSWERS, text)
