@@ -11,7 +11,7 @@ import pytest
 
 from keyshift.endpoints import Endpoints
 from keyshift.peers.flink import ROLES
-from keyshift.peers.flink_run import RESCALE, RESTART, flink_spec, opened
+from keyshift.peers.flink_job import RESCALE, RESTART, flink_spec, opened
 from keyshift.peers.runs import PeerLab, run_counting
 from keyshift.progress import silent
 from keyshift.results.store import ResultStore

@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, local_spark, run_counting
-from keyshift.peers.spark_job import SETTINGS, RealTimeSparkQuery, SparkQuery
-from keyshift.peers.spark_run import QUERIES, spark_spec
+from keyshift.peers.spark_job import QUERIES, SETTINGS, RealTimeSparkQuery, SparkQuery, spark_spec
 from keyshift.progress import silent
 from keyshift.results.store import ResultStore
 from keyshift.traffic import lines

@@ -2,7 +2,6 @@
 
 import random
 import tempfile
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -41,9 +40,8 @@ def _check(backend: Backend, served: Settings, examples: int, rng: random.Random
     with closing(backend.open(_NAME, SCHEMA, served)) as store:
         for _ in range(examples):
             Watched(store).walk(rng, steps=40)
-        for check in (_empty, _sizes, _apart, _delta, _trackers, _timers):
-            check(lambda: store.unit(0))
-        _cut_again(store)
+        for check in (_empty, _sizes, _apart, _delta, _trackers, _timers, _cut_again):
+            check(store)
         shared, server = store.unit(0).shared, backend.server
         require(shared == bool(server), f"server = {server!r}: states are {'' if shared else 'not '}shared through one")
         with closing(backend.open(_OTHER_NAME, SCHEMA, served)) as other:
@@ -194,30 +192,27 @@ def _filled(state: UnitState, content: Content) -> UnitState:
     return state
 
 
-Make = Callable[[], UnitState]
-
-
-def _empty(make: Make) -> None:
-    state = make()
+def _empty(store: Store) -> None:
+    state = store.unit(0)
     require(not list(state.export(1000)), "a state without keys exports a part")
     state.install([])
     state.install([empty(_columns(SCHEMA))])
     require(len(state) == 0 and not len(state.timers), "a new state has keys or timers")
 
 
-def _sizes(make: Make) -> None:
-    state = _filled(make(), {key: (key, bytes(100)) for key in range(1000)})
+def _sizes(store: Store) -> None:
+    state = _filled(store.unit(0), {key: (key, bytes(100)) for key in range(1000)})
     sizes = [batch.nbytes for batch in state.export(10_000)]
-    require(
-        max(sizes) <= 12_000 and 10 <= len(sizes) <= 20, f"parts of 10000 bytes were wanted, {sorted(sizes)[-3:]} came"
-    )
+    good = max(sizes) <= 12_000 and 10 <= len(sizes) <= 20
+    require(good, f"parts of 10000 bytes were wanted, {sorted(sizes)[-3:]} came")
     large: Content = {key: (key, bytes(10_000)) for key in range(3)}
-    require(exported(_filled(make(), large), 100) == large, "values that are larger than a part do not come whole")
+    found = exported(_filled(store.unit(0), large), 100)
+    require(found == large, "values that are larger than a part do not come whole")
 
 
-def _apart(make: Make) -> None:
+def _apart(store: Store) -> None:
     """Require that what was handed over has nothing to do with what happens later at the source."""
-    source, destination = _filled(make(), {1: (1, b"old")}), make()
+    source, destination = _filled(store.unit(0), {1: (1, b"old")}), store.unit(0)
     source.track(_WHO)
     source.values[1] = (2, b"old")
     destination.install(source.export(1000))
@@ -227,10 +222,10 @@ def _apart(make: Make) -> None:
     require(destination.changed_keys(_WHO) == set(), "changes of the source are told at the destination")
 
 
-def _delta(make: Make) -> None:
+def _delta(store: Store) -> None:
     """Do what replication does: the whole once, then changed rows and deleted keys."""
-    source = _filled(make(), {key: (key, b"old") for key in range(100)})
-    replica = make()
+    source = _filled(store.unit(0), {key: (key, b"old") for key in range(100)})
+    replica = store.unit(0)
     replica.install(source.export(500))
     source.track(_WHO)
     _filled(source, {5: (5, b"new"), 200: (200, b"new")})
@@ -256,9 +251,8 @@ def _moves(source: Store, destination: Store) -> None:
         expected.pop(2, None)
         copy, before, gone = state.copy(), dict(expected), state
         reference = gone.hand_over()
-        require(
-            (reference is not None) == gone.shared, "hand_over() must give a reference exactly if states are shared"
-        )
+        fits = (reference is not None) == gone.shared
+        require(fits, "hand_over() must give a reference exactly if states are shared")
         if reference is None:
             state = there.unit(3)
             state.install(gone.export(500))
@@ -291,9 +285,9 @@ def _cut_again(store: Store) -> None:
         require(list(leaving.export(1000)) == parts, "what is handed over is not exported in the same parts again")
 
 
-def _trackers(make: Make) -> None:
+def _trackers(store: Store) -> None:
     """Require that each who tracks changes is told all of them."""
-    state = make()
+    state = store.unit(0)
     state.track(_WHO)
     _filled(state, {1: (1, b"")})
     state.track(_OTHER)
@@ -311,8 +305,8 @@ def _trackers(make: Make) -> None:
     require(not state.changed_keys(_OTHER), "who tracks changes is told what changed while nobody did")
 
 
-def _timers(make: Make) -> None:
-    source, destination = _filled(make(), {1: (1, b"value")}), make()
+def _timers(store: Store) -> None:
+    source, destination = _filled(store.unit(0), {1: (1, b"value")}), store.unit(0)
     source.timers.set(EVENT, 10, 1)
     source.timers.set(PROCESSING, 20, 2)
     source.timers.reach(5, 6)

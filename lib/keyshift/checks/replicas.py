@@ -67,7 +67,7 @@ class Input:
                 continue
             version = Version(version + 1)
             appointments.append(AppointedBarriers(epoch, rng.choice((BARRIER, SNAPSHOT)), version))
-            closed = epoch if close else max(_closed_with(partition, epoch) for partition in frames)
+            closed = epoch if close else _closed_with(frames, epoch)
         if closed < end and rng.random() < 0.3:
             appointments.append(AppointedBarriers(end, SAVEPOINT, version))
         return cls(frames, tuple(appointments), later)
@@ -75,11 +75,11 @@ class Input:
     def captured(self, rng: random.Random) -> "Input | None":
         """The same input with a capture at an epoch where nothing else is appointed; None if there is none."""
         begin, end = BEGIN_US // H_US, max(self.frames[0], key=lambda frame: frame.watermark).watermark // H_US
-        taken = [(each.epoch, self._closed(each.epoch)) for each in self.appointments]
+        taken = [(each.epoch, _closed_with(self.frames, each.epoch)) for each in self.appointments]
         free = [
             epoch
             for epoch in range(begin + 1, end + 1)
-            if all(last < epoch or first > self._closed(epoch) for first, last in taken)
+            if all(last < epoch or first > _closed_with(self.frames, epoch) for first, last in taken)
         ]
         if not free:
             return None
@@ -88,18 +88,12 @@ class Input:
         more = (*self.appointments, AppointedBarriers(epoch, CAPTURE, version))
         return replace(self, appointments=tuple(sorted(more)))
 
-    def _closed(self, epoch: int) -> int:
-        """Count the epochs that are closed everywhere by the frames that close ``epoch``, at the most."""
-        return max(_closed_with(partition, epoch) for partition in self.frames)
-
     def setting(self) -> Setting:
         """The setting of a machine for it."""
         return Setting(len(self.frames), H_US, self.later, by_time, session_us=50_000, order_us=1_000)
 
     def rows(self, here: Callable[[int, SourceEvent], bool] = lambda version, event: True) -> list[list[Row]]:
-        """Give what each router says to a slot, which gets the events that are ``here`` under a version; ticks are said
-        as often as they may be.
-        """
+        """What each router says to a slot, which gets the events that are ``here`` under a version, with all ticks."""
         return [self._said(router, here) for router in range(len(self.frames))]
 
     def _said(self, router: int, here: Callable[[int, SourceEvent], bool]) -> list[Row]:
@@ -130,9 +124,10 @@ def _partition(rng: random.Random, later: bool, begin_us: int, end_us: int) -> t
     return tuple(frames)
 
 
-def _closed_with(partition: Iterable[Frame], epoch: int) -> int:
-    """Count the epochs that are closed by the frame that closes ``epoch``."""
-    return next(closed for frame in partition if (closed := frame.watermark // H_US) >= epoch)
+def _closed_with(frames: Iterable[Iterable[Frame]], epoch: int) -> int:
+    """The last epoch that a router closes with the frame that closes ``epoch``."""
+    closing = (next(frame for frame in partition if frame.watermark >= epoch * H_US) for partition in frames)
+    return max(frame.watermark // H_US for frame in closing)
 
 
 def payload_of(events: Iterable[SourceEvent]) -> bytes:

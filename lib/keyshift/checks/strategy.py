@@ -19,9 +19,8 @@ def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> Non
     """
     check(strategy)
     summary = strategy.summary
-    require(
-        10 < len(summary) <= 80 and "\n" not in summary, f"summary {summary!r}: must be a line of 11 to 80 characters"
-    )
+    fits = 10 < len(summary) <= 80 and "\n" not in summary
+    require(fits, f"summary {summary!r}: must be a line of 11 to 80 characters")
     require(bool(strategy.source), "source is empty: must say where the strategy is from")
     rng = random.Random(seed)
     for point in strategy.of_every_migration:
@@ -29,9 +28,8 @@ def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> Non
             view = draw_view(rng)
             check_plan(point, view)
             plan = check_plan(point, View(view.current, view.current, view.heat))
-            require(
-                not plan.steps and not plan.decisions, "a plan for the assignment that is there has steps or decisions"
-            )
+            stays = not plan.steps and not plan.decisions
+            require(stays, "a plan for the assignment that is there has steps or decisions")
             if point.propose:
                 _check_without_heat(point, view)
         alone = Assignment.contiguous(16, 1)
@@ -59,13 +57,11 @@ def check_plan(strategy: Strategy, view: View) -> Plan:
     require(view == before, "the view was changed")
     again, *_ = _plan(strategy, view)
     require(plan == again and plan.decisions == again.decisions, "the same view gave another plan")
-    owner = list(current.owner)
+    owner, most = list(current.owner), strategy.cap or len(current.owner)
     moved: dict[int, int] = {}
     for number, step in enumerate(plan.steps):
         require(bool(step.moves), f"step {number} is empty")
-        require(
-            len(step.moves) <= (strategy.cap or len(owner)), f"step {number} has more moves than cap = {strategy.cap}"
-        )
+        require(len(step.moves) <= most, f"step {number} has more moves than cap = {strategy.cap}")
         require(step.mode == strategy.mode, f"step {number} has a mode of its own, {step.mode}")
         for move in step.moves:
             require(move.unit not in moved, f"unit {move.unit} moves twice")
@@ -102,22 +98,17 @@ def _check_copies(strategy: Strategy, plan: Plan, current: Assignment, moved: di
     require(len({copied.unit for copied in plan.copies}) == len(plan.copies), "a unit is copied twice")
     for copied in plan.copies:
         unit, owner = copied.unit, current.owner[copied.unit]
-        require(
-            owner == copied.source != copied.destination,
-            f"the copy of unit {unit} is not from its owner to another slot",
-        )
+        leaves = owner == copied.source != copied.destination
+        require(leaves, f"the copy of unit {unit} is not from its owner to another slot")
         require(unit // strategy.bins % strategy.replicate == 0, f"unit {unit} is copied, which is not of the fraction")
         require(unit in moved or strategy.copies == "periodic", f"unit {unit} is copied, and does not move")
 
 
 def _check_decisions(plan: Plan, moved: dict[int, int]) -> None:
-    """Require one decision that says when for each unit that moves, and at most two more: why not before, or why not
-    copied.
-    """
+    """Require of each unit that moves one decision when, and at most two why not before, or why not copied."""
     when = sorted((decision.unit, decision.step) for decision in plan.decisions if decision.step is not None)
-    require(
-        when == sorted(moved.items()), "the decisions do not say once of each unit that moves in which step it does"
-    )
+    once = when == sorted(moved.items())
+    require(once, "the decisions do not say once of each unit that moves in which step it does")
     require(all(decision.reason for decision in plan.decisions), "a decision has no reason")
     refused = Counter(decision.unit for decision in plan.decisions if decision.step is None)
     require(refused.keys() <= moved.keys(), "there is a decision about a unit that does not move")

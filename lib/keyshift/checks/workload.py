@@ -88,21 +88,13 @@ def _check_parameters(workload: Workload) -> None:
     given, what = workload.model_dump(), f"{workload.name} is not made anew of what its model_dump() gives"
     try:
         again = type(workload)(**decode(dict[str, Any], encode(given))).model_dump()
-    except ValidationError as error:
-        require(False, f"{what}: {refusal(error.errors(), type(workload))}")
     except ValueError as error:
-        require(False, f"{what}: {error}")
+        why = refusal(error.errors(), type(workload)) if isinstance(error, ValidationError) else error
+        require(False, f"{what}: {why}")
     for name in given:
         require(again[name] == given[name], f"{what}: {name} was {given[name]!r}, and is {again[name]!r}")
     unfit = list(untold(workload.model_dump(mode="json")))
     require(not unfit, "; ".join(unfit))
-
-
-def _check_columns(stage: KeyedStage) -> None:
-    begin = tuple(stage.events)[: len(EVENT_FIELDS)]
-    require(begin == EVENT_FIELDS, f"stage {stage.name}: its events begin with {begin}, expected {EVENT_FIELDS}")
-    taken = list(taken_names(stage))
-    require(not taken, "; ".join(taken))
 
 
 def _check_source(source: Source) -> None:
@@ -139,7 +131,6 @@ def _check_stages(workload: Workload, source: Source) -> None:
     given = source.partition(0).take(np.arange(30, dtype=np.int64))
     for number, stage in enumerate(workload.stages):
         _check_columns(stage)
-        _check_events(stage)
         make = stage.from_results if number else source.mapped
         events, again = make(given), make(given)
         expected = pa.schema([*stage.events, *(ORIGIN if number else ())])
@@ -154,8 +145,12 @@ def _check_stages(workload: Workload, source: Source) -> None:
         given = _check_operator(workload, stage, events)
 
 
-def _check_events(stage: KeyedStage) -> None:
-    """Check the events of a stage: they travel in rows, with columns of ours beside their own, without a dictionary."""
+def _check_columns(stage: KeyedStage) -> None:
+    """Check columns of a stage: they travel in rows, with columns of ours beside their own, without a dictionary."""
+    begin = tuple(stage.events)[: len(EVENT_FIELDS)]
+    require(begin == EVENT_FIELDS, f"stage {stage.name}: its events begin with {begin}, expected {EVENT_FIELDS}")
+    of_ours = list(taken_names(stage))
+    require(not of_ours, "; ".join(of_ours))
     taken = {*(field.name for field in ORIGIN), "unit"} & set(stage.events.names)
     require(not taken, f"stage {stage.name}: every event has {sorted(taken)} already")
     for what, fields in (("events", stage.events), ("state", stage.operator().state_schema)):

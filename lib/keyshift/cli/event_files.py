@@ -22,7 +22,7 @@ def write(
     A run with the same workload, its parameters that events depend on (seed, keys, …), and routers is offered them by
     --set events=FILE; its load may not need more events.
     """
-    from keyshift.experiment.events import write_events
+    from keyshift.experiment.loads import write_events
     from keyshift.experiment.spec import make_spec
 
     spec = make_spec({"workload": workload} | named_values(settings))

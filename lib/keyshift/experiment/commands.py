@@ -279,10 +279,7 @@ class At(NamedTuple, Generic[T]):
 
 
 def script_of(lines: Sequence[str]) -> list[At[Command]]:
-    """Read lines such as ``4: scale 4``, ``9: plan matched 2``, ``14: double``, in the order of their times.
-
-    Raises BadInput for a line that is none.
-    """
+    """Read lines such as ``4: scale 4``, ``9: plan matched 2``, in the order of their times. Raises BadInput."""
     return sorted(map(_asked, lines), key=lambda asked: asked.at_s)
 
 

@@ -30,9 +30,7 @@ def parcels_of(spec: RunSpec, say: Say = silent) -> Parcels:
 
 
 def define(parcels: Mapping[str, Mapping[str, str]]) -> None:
-    """Define what ``parcels_of`` gave. What has been defined here under one of the names stays. Raises BadInput if
-    something of it cannot be used here.
-    """
+    """Define what ``parcels_of`` gave, but for names that are taken. Raises BadInput for what cannot be used here."""
     for name, parcel in parcels.get("strategy", {}).items():
         if name not in strategies.defined():
             strategies.define(name, unpacked(parcel))

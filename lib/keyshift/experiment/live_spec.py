@@ -13,7 +13,7 @@ from keyshift.ordering import orderings
 from keyshift.refusals import made
 from keyshift.workloads import parameters as of_workload
 
-DEFAULTS = {"job.snapshot_s": 10.0, "run.recoveries": 5}  # of a live job, where those of a run differ
+DEFAULTS: dict[str, Any] = {"job.snapshot_s": 10.0, "run.recoveries": 5}  # of a live job, where those of a run differ
 # Likewise, of one with replicas, which is not started anew.
 OF_REPLICAS = {"job.snapshot_s": DEFAULTS["job.snapshot_s"], "scenario.trigger": "scale"}
 RESTART_SLOTS = 16  # slots that a restart may lead to, where more than the provisioned are wanted
@@ -35,7 +35,7 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
         )
     replicas = made(JobPart, {"replicas": values.get("replicas", values.get("job.replicas", 1))}).replicas
     several = replicas > 1
-    defaults: dict[str, Any] = OF_REPLICAS if several else DEFAULTS
+    defaults = OF_REPLICAS if several else DEFAULTS
     own = {name: default for name, default in defaults.items() if _of_run(name) not in names}
     if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):
         own["scenario.to_slots"] = max(1, most)
@@ -52,19 +52,15 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
             f"only with replicas yet; set replicas = 2, or ordering to one of: {known}"
         )
     spec = make_spec({**own, **values}, lasts=True)
-    _, *later = [stage.name for stage in spec.workload.stages]
+    _, *later = spec.slots_of
     if leads and later:
         raise BadInput(
             f"ordering = {ordering} with workload = {spec.workload.name}: another process would order anew what comes "
             f"to {', '.join(later)}, and state there has some of it already; set ordering to one of: {known}"
         )
-    if several:
-        _check_replicas(spec)
     if trigger == "auto":
         return spec
-    stages = ",".join(
-        stage.name for stage in spec.workload.stages
-    )  # each of them may be scaled, and has tasks for that
+    stages = ",".join(spec.slots_of)  # each of them may be scaled, and has tasks for that
     return replace(spec, scenario=spec.scenario.model_copy(update={"stage": stages}))
 
 
@@ -79,20 +75,8 @@ def frame_ms_of(values: Mapping[str, Any]) -> float:
     return float(found) if isinstance(found, int | float) else 0.0
 
 
-def _check_replicas(spec: RunSpec) -> None:
-    job = spec.job
-    what = f"replicas = {job.replicas}"
-    if job.replicas_move == "one_by_one" and job.returns:
-        raise BadInput(
-            f"{what} with replicas_move = one_by_one: a replica that dies does not come back while assignments differ; "
-            "set returns = false, or replicas_move = together"
-        )
-
-
 def wanted_slots(spec: RunSpec) -> int:
-    """For how many slots of a stage there are to be partitions and cores: a restart may use them. Replicas do not
-    restart.
-    """
+    """For how many slots of a stage there are partitions and cores: a restart may use them; replicas do not restart."""
     most = max(spec.tasks.values())
     return most if spec.job.replicas > 1 else max(most, min(RESTART_SLOTS, spec.workload.key_groups))
 

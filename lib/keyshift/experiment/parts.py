@@ -4,21 +4,15 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from keyshift.experiment.loads import MOST_RATE
-from keyshift.experiment.scenario import FINITE, Text
+from keyshift.experiment.scenario import Part, Text
 from keyshift.workloads.files import InputFile
 
 DAY_S = 86_400
+MOST_RATE = 1e9  # events per second, of a source
 AUTO, OF_AUTO = "auto", ("rate", "frame_ms")  # a value that is chosen for the machine, and of which parameters
 _AUTO = "auto: the default, or what half of the processors can take"
-
-
-class Part(BaseModel):
-    """Some parameters of a run."""
-
-    model_config = FINITE
 
 
 class RunPart(Part):
@@ -47,10 +41,7 @@ class RunPart(Part):
     )
     warmup_s: float = Field(default=4.0, ge=0, le=DAY_S, description="load before the measured time, in seconds")
     frame_ms: float = Field(
-        default=20.0,
-        gt=0,
-        le=10_000,
-        description=f"milliseconds between frames of a partition; {_AUTO}",
+        default=20.0, gt=0, le=10_000, description=f"milliseconds between frames of a partition; {_AUTO}"
     )
     auto: Literal["", "rate", "frame_ms", "rate, frame_ms"] = Field(
         default="", description="of rate and frame_ms, what was chosen for the machine; a run that was asked says so"
@@ -131,9 +122,7 @@ class JobPart(Part):
         default="none", description="how replicas of the job agree on an order (keyshift orderings); none: not"
     )
     heartbeat_ms: float = Field(
-        default=20.0,
-        gt=0,
-        description="with an ordering: milliseconds of an epoch, which slots wait for",
+        default=20.0, gt=0, description="with an ordering: milliseconds of an epoch, which slots wait for"
     )
     session_ms: int = Field(
         default=500,

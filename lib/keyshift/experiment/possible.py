@@ -102,9 +102,7 @@ class Rehearsal:
         return ScaleTo(target) if isinstance(target, int) else Map(target, most)
 
     def _point(self, name: str, settings: Mapping[str, Any]) -> Strategy:
-        """Give the strategy. Raises BadInput if there is no such one, it is not possible with the job's order or its
-        replicas, or the job's state is cut otherwise.
-        """
+        """Give the strategy. Raises BadInput if it is unknown, or not possible with the job's order, replicas, bins."""
         point, bins = change(strategies.get(name), settings), self.spec.workload.bins
         check_alike(self.spec.job, point)
         check_under_order(self.spec.job, name, point)

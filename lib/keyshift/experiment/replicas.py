@@ -1,7 +1,7 @@
 """What a run with replicas of its job may be."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyshift.experiment.parts import JobPart
 from keyshift.experiment.scenario import BACK, ScenarioPart
@@ -10,6 +10,9 @@ from keyshift.ordering import orderings
 from keyshift.planner import Strategy, strategies, turn_conflicts
 from keyshift.planner.orders import BY_HEAT
 from keyshift.wire.faults import EXECUTOR, FOLLOWER, MOVING, REPLICA, SERVICES, STEADY, Fault
+
+if TYPE_CHECKING:
+    from keyshift.experiment.spec import RunSpec
 
 NOTHING_MOVES = "none"  # of ``trigger``
 PLANNED_ALIKE = ("scale", "shuffle", "zipf", "map")  # triggers whose plan follows from the assignment alone
@@ -39,13 +42,9 @@ def moves_apart(job: JobPart, scenario: ScenarioPart) -> bool:
     return job.replicas > 1 and job.replicas_move == "one_by_one" and scenario.trigger != NOTHING_MOVES
 
 
-def check_replicas(
-    job: JobPart, scenario: ScenarioPart, point: Strategy, stages: Sequence[str], unsettled: tuple[str, ...]
-) -> None:
-    """Raise BadInput for what is not possible with so many replicas, or with a single one, or is not yet.
-
-    ``point``: of the strategy. ``stages``: of the workload. ``unsettled``: values that are still to be measured.
-    """
+def check_replicas(spec: "RunSpec") -> None:
+    """Raise BadInput for what is not possible with so many replicas, or with a single one, or is not yet."""
+    job, scenario = spec.job, spec.scenario
     replicas, faults = job.replicas, scenario.faults()
     whom = OF_ONE if replicas > 1 else _WHOLE  # a single job is started anew
     hits = [fault for fault in faults if fault.who in whom and fault.action == "kill"]
@@ -66,15 +65,13 @@ def check_replicas(
             if fault.of_migration and scenario.trigger == NOTHING_MOVES:
                 raise BadInput(f"fault = {fault}: nothing moves; set trigger = scale, or another one")
         return
-    of_moves = *_of_moves(scenario, point), *(_of_moves_apart(job, hits, stages) if moves_apart(job, scenario) else ())
-    for line in (*_conflicts(job, unsettled), *of_moves, *_of_faults(job, scenario, faults)):
+    of_moves = *_of_moves(scenario, spec.point()), *_of_moves_apart(spec, hits)
+    for line in (*_conflicts(job, spec.unsettled), *of_moves, *_of_faults(job, scenario, faults)):
         raise BadInput(f"replicas = {replicas} with {line}")
 
 
 def check_fault_now(job: JobPart, fault: Fault) -> None:
-    """Raise BadInput for a ``fault`` that is asked for while the job runs, and is not possible with so many replicas,
-    or is not yet.
-    """
+    """Raise BadInput for a ``fault`` that is not possible now with so many replicas, or is not yet."""
     if job.replicas == 1 and fault.who in _WHOLE:
         raise BadInput(f"fault = {fault}: this job has no replicas; take kill:slot, or start one with replicas = 2")
     if job.replicas > 1 and fault.who not in _AT_A_TIME:
@@ -146,11 +143,14 @@ def _of_moves(scenario: ScenarioPart, point: Strategy) -> Iterator[str]:
     yield from _of_order(point)
 
 
-def _of_moves_apart(job: JobPart, hits: Sequence[Fault], stages: Sequence[str]) -> Iterator[str]:
-    """Say why replicas cannot move one after the other. A slot of another stage would get the events of a key from
-    other senders, and in another order. So would a slot from a leader: what is ordered are rows of the slot, and
-    another one has those of a unit that has moved.
+def _of_moves_apart(spec: "RunSpec", hits: Sequence[Fault]) -> Iterator[str]:
+    """Say why replicas cannot move one after the other, if they would. A slot of another stage would get the events of
+    a key from other senders, and in another order. So would a slot from a leader: what is ordered are rows of the slot,
+    and another one has those of a unit that has moved.
     """
+    job, stages = spec.job, [stage.name for stage in spec.workload.stages]
+    if not moves_apart(job, spec.scenario):
+        return
     what = f"replicas_move = {job.replicas_move}"
     if orderings.get(job.ordering).leads:
         yield (
@@ -159,10 +159,10 @@ def _of_moves_apart(job: JobPart, hits: Sequence[Fault], stages: Sequence[str]) 
         )
     if len(stages) > 1:
         yield f"{what}: possible with a single keyed stage, and there are {', '.join(stages)}; set it to together"
-    if hits and job.returns:
+    if job.returns and (hits or spec.lasts):
+        said, other = ("", ", or replicas_move = together") if spec.lasts else (f" and fault = {hits[0]}", "")
         yield (
-            f"{what} and fault = {hits[0]}: a replica that dies does not come back while assignments differ; set "
-            "returns = false"
+            f"{what}{said}: a replica that dies does not come back while assignments differ; set returns = false{other}"
         )
 
 

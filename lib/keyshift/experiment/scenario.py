@@ -17,16 +17,19 @@ ALL = "all"  # stages migrate
 BACK = "back"  # of ``then``
 THEN = ("shuffle", BACK, "balance", "zipf", "map")  # of ``then``, beside numbers of slots
 _SOME_SLOTS = ("shuffle", "zipf")  # which may be of some slots only
-FINITE = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)  # of parts of a run
 
 # --set then=4 is a number
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
 
 
+class Part(BaseModel):
+    """Some parameters of a run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
 class _Change:
-    """A change of the assignment. ``measured``: whether it goes by the load that the key groups have, which is measured
-    for it.
-    """
+    """A change of the assignment. ``measured``: whether it goes by the measured load of the key groups."""
 
     __slots__ = ()
     measured: ClassVar[bool] = False
@@ -119,10 +122,8 @@ class Migrate:
 Action = Migrate | Command | Fault
 
 
-class ScenarioPart(BaseModel):
+class ScenarioPart(Part):
     """What happens to the job, and when."""
-
-    model_config = FINITE
 
     trigger: Literal["scale", "shuffle", "balance", "zipf", "map", "auto", "script", "none"] = Field(
         default="scale",
@@ -219,10 +220,6 @@ class ScenarioPart(BaseModel):
                 f"seconds or lower gap_s = {self.gap_s:g}"
             )
 
-    def slot_of_group(self) -> dict[int, int]:
-        """Read what ``moves`` says. Raises BadInput."""
-        return slot_of_group("moves", self.moves, "trigger map needs group:slot pairs, e.g. 0:3,7:1")
-
     def changes(self, skew: float, slots: int) -> list[Change]:
         """The changes, in their order, of each stage that migrates. Raises BadInput.
 
@@ -252,12 +249,10 @@ class ScenarioPart(BaseModel):
                 return BalanceZipf(skew, of)
             case "back":
                 return Back()
-        return Map(self.slot_of_group(), slots)
+        return Map(slot_of_group("moves", self.moves, "trigger map needs group:slot pairs, e.g. 0:3,7:1"), slots)
 
     def faults(self) -> list[Fault]:
-        """Read what ``fault`` says. Phases count in the first attempt: if the query dies in one, none has others.
-        Raises BadInput.
-        """
+        """Read what ``fault`` says. If the query dies in a phase, later attempts have none. Raises BadInput."""
         found = faults.parse(self.fault)
         in_phases = [fault for fault in found if fault.phase]
         if len(in_phases) > 1 and any(fault.ends_query for fault in in_phases):
@@ -294,10 +289,8 @@ class ScenarioPart(BaseModel):
         return sorted(actions, key=lambda action: action.at_s)
 
 
-class AutoscalerPart(BaseModel):
+class AutoscalerPart(Part):
     """What the autoscaler is to reach, with trigger auto; see ``planner.scaling.Goals``."""
-
-    model_config = FINITE
 
     slots_min: int = Field(default=1, ge=1, description="slots that own state, at the least (trigger auto)")
     autoscale_s: float = Field(default=2.0, ge=1, le=3600, description="seconds between two looks (trigger auto)")
@@ -308,10 +301,7 @@ class AutoscalerPart(BaseModel):
         default=10.0, gt=0, description="seconds in which a backlog is to be worked off (trigger auto)"
     )
     horizon_s: float = Field(
-        default=120.0,
-        gt=0,
-        le=1e6,
-        description="seconds in which a migration has to pay (trigger auto)",
+        default=120.0, gt=0, le=1e6, description="seconds in which a migration has to pay (trigger auto)"
     )
     miss_cost: float = Field(
         default=20.0,

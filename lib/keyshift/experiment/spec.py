@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from keyshift.experiment.loads import check_events, check_injectors, check_sources, loads_of, routers_of
+from keyshift.experiment.loads import check_loads, loads_of, routers_of
 from keyshift.experiment.parameters import DEFAULTS, declared, owner_of
 from keyshift.experiment.parts import AUTO, OF_AUTO, Choice, JobPart, RunPart
 from keyshift.experiment.possible import Rehearsal, rehearse
@@ -56,13 +56,9 @@ class RunSpec:
                 raise BadInput(
                     f"{name} = {slots}: more slots than key groups ({key_groups}); lower {name} or raise key_groups"
                 )
-        check_sources(self.workload, run.rate_steps, sum(load.events(run.load_s) for load in self.loads))
+        check_loads(self)
         for line in untold(self.backend.settings):
             raise BadInput(f"backend = {self.backend.name}: {line}")
-        check_injectors(run.injectors, max(self.routers_of.values()))
-        if run.events:
-            load_s = None if "rate" in self.unsettled else run.load_s
-            check_events(run.events, self.workload, self.routers_of, self.loads, load_s)
         scenario.check(run.seconds, self.strategy.name, point.restarts)
         if timed := [stage.name for stage in self.workload.stages[1:] if stage.operator().uses_time]:
             raise BadInput(
@@ -79,15 +75,11 @@ class RunSpec:
                 )
         self._check_script()
         self._check_faults()
-        check_replicas(job, scenario, point, [stage.name for stage in self.workload.stages], self.unsettled)
+        check_replicas(self)
         self._check_ordering()
         if "frame_ms" not in self.unsettled:
             require_rows(self, run.frame_ms)
-        for name in self.moving:
-            groups = begin = Assignment.contiguous(key_groups, self.slots_of[name])
-            for requested in self.changes:
-                groups = target_of(requested, groups, [1.0] * key_groups, begin)
-        _require_plans(self)
+        _require_changes(self)
         rehearse(scenario.commands(), Rehearsal(self, self.tasks))
 
     def _check_ordering(self) -> None:
@@ -221,11 +213,7 @@ class RunSpec:
     @cached_property
     def loads(self) -> list[SourceLoad]:
         """What is offered of each source. Raises BadInput."""
-        run = self.run
-        return loads_of(
-            *(self.workload.sources, run.rate, run.rates, run.rate_steps),
-            *(run.injectors, run.warmup_s, run.seconds, run.events),
-        )
+        return loads_of(self.workload.sources, self.run)
 
     @cached_property
     def routers_of(self) -> dict[str, int]:
@@ -333,19 +321,19 @@ def _without_snapshots(spec: RunSpec) -> str:
     return ""
 
 
-def _require_plans(spec: RunSpec) -> None:
-    """Refuse a plan that breaks an invariant, or a workload that cannot leave this process, before any start.
-
-    Raises PlanRejected, and BadInput.
+def _require_changes(spec: RunSpec) -> None:
+    """Refuse a change that is not possible, a plan of one's own that breaks an invariant, or a workload that cannot
+    leave this process, before any start. Raises PlanRejected, and BadInput.
     """
     point = spec.point()
-    for name in spec.moving if point.propose else ():
+    for name in spec.moving:
         current = spec.start(name)
         for requested in spec.changes:
             heat = [1.0] * len(current.owner) if spec.job.replicas == 1 else []  # as the job will give it
             target = spec.target(current, requested, heat, name)
             try:
-                make_plan(point, current, target, heat, spec.workload.seed)
+                if point.propose:
+                    make_plan(point, current, target, heat, spec.workload.seed)
             except PlanRejected as error:
                 raise PlanRejected(f"strategy = {spec.strategy.name}: {error}") from error
             current = target

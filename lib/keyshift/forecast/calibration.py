@@ -203,15 +203,17 @@ def _run(manifest: Manifest, tables: RunTables) -> _SimulatedRun:
     cores = workers.loc[workers["t_s"].between(since_s, 0, inclusive="left"), "value"].median()
     point, current = spec.point().of_migration(0), spec.start()
     target = spec.target(current, None, _load(spec, manifest).rates.tolist())
+    frame_s, slots, owners = spec.run.frame_ms / 1000, max(spec.tasks.values()), len(set(current.owner))
+    idle_s = frame_s * ceil(TICK_US / SECOND_US / frame_s)  # one that owns nothing gets no row of every frame
     measured = MeasuredRun(
         restarts=point.restarts,
         copies_first=point.replicate > 0 and point.copies == "warm_up",
         routers=spec.routers,
-        frame_s=spec.run.frame_ms / 1000,
+        frame_s=frame_s,
         rate=spec.run.rate,
-        slots=max(spec.tasks.values()),
-        owners=(len(set(current.owner)), len(set(target.owner))),
-        rows_per_s=_rows_per_s(spec),
+        slots=slots,
+        owners=(owners, len(set(target.owner))),
+        rows_per_s=spec.routers * (owners / frame_s + (slots - owners) / idle_s),
         cpus=manifest.machine.cpus,
         event_s=event_us(spec.workload) / 1e6,
         event_cpu_s=event_cpu_us(spec.workload) / 1e6,
@@ -220,13 +222,6 @@ def _run(manifest: Manifest, tables: RunTables) -> _SimulatedRun:
         migration=tables["migration"],
     )
     return _SimulatedRun(manifest, spec, point, measured)
-
-
-def _rows_per_s(spec: RunSpec) -> float:
-    """Rows into all slots, before the migration: one that owns nothing gets no row of every frame."""
-    frame_s, owners = spec.run.frame_ms / 1000, len(set(spec.start().owner))
-    idle_s = frame_s * ceil(TICK_US / SECOND_US / frame_s)
-    return spec.routers * (owners / frame_s + (max(spec.tasks.values()) - owners) / idle_s)
 
 
 def _load(spec: RunSpec, manifest: Manifest) -> Load:

@@ -37,9 +37,8 @@ def cpu_us_per_event(workload: Workload, frames: int = 40, events_per_frame: int
         begun = time.process_time_ns()
         given = [source.mapped(batch) for source, batch in zip(workload.sources, offered, strict=True)]
         for place, stage in enumerate(stages):
-            given = _results(stage, given, (number + 1) * _FRAME_US if place == 0 else 0)
-            if place + 1 < len(stages):
-                given = [_events_of(stages[place + 1].stage, results) for results in given]
+            given = [_events_of(stage.stage, results) for results in given] if place else given
+            given = _results(stage, given, 0 if place else (number + 1) * _FRAME_US)
         if number >= frames // 2:
             spent += time.process_time_ns() - begun
             events += sum(batch.num_rows for batch in offered)
@@ -60,9 +59,7 @@ class _Source:
 
 
 def event_us(workload: Workload) -> float:
-    """Return what an event takes of its slots, in microseconds: the CPU of its computation, measured here once, and the
-    time that it is told to take (``told_us``).
-    """
+    """Microseconds that an event takes of its slots: the CPU of its computation, measured once, and ``told_us``."""
     return _computation_us(_alone(workload)) + _told_us(workload)
 
 
@@ -72,9 +69,7 @@ def event_cpu_us(workload: Workload) -> float:
 
 
 def more_cpu_us(workload: Workload, than: Workload) -> float:
-    """By how much ``event_cpu_us`` is more ``than`` that of another workload; 0 if it is less. Where both compute the
-    same, nothing is measured.
-    """
+    """By how much ``event_cpu_us`` is more ``than`` another's, 0 if less; what computes the same is not measured."""
     alone, other = _alone(workload), _alone(than)
     computation_us = 0.0 if alone == other else _computation_us(alone) - _computation_us(other)
     return max(0.0, computation_us + _told_cpu_us(workload) - _told_cpu_us(than))

@@ -42,8 +42,32 @@ class MeasuredRun:
 
     @cached_property
     def typical(self) -> dict[str, float]:
-        """The typical times and amounts of a step."""
-        return _typical(self)
+        """Medians over the steps, when it switched first (NaN behind copies), and how many slots prepared that.
+
+        What is handed over is what the model takes it to be: the streams, units and bytes of all slots by the cores, or
+        half of those of the slot that gives and takes most. ``ack_s``: how many acknowledgements come before the next
+        step.
+        """
+        known = self.migration.dropna(subset=MOMENTS).assign(unit_s=1.0)
+        known["byte_s"] = known["bytes"]
+        known["stream_s"] = (~known.duplicated(["step", "source", "destination"])).astype(float)
+        steps = known.groupby("step")[MOMENTS].max()
+        sides = pd.concat([known.assign(slot=known[side], side=side) for side in ("source", "destination")])
+        work, of_slots = known.groupby("step")[HANDED[1:]].sum(), sides.groupby(["step", "slot"])[HANDED[1:]].sum()
+        busiest = of_slots.groupby("step").max() / 2
+        handed = (work / self.cpus).where(work / self.cpus > busiest, busiest)
+        ends = sides.drop_duplicates(["step", "slot", "side"]).groupby("step").size()
+        slots = sides.groupby("step")["slot"].nunique()
+        of_steps = {
+            "notice": steps["aligned_s"] - steps["switched_s"] - self.frame_s * (1 - 0.5 / self.routers),
+            "took": steps["installed_s"] - steps["aligned_s"],
+            "gap": steps["switched_s"].shift(-1) - steps["drained_s"],
+            "ack_s": ends + slots.shift(-1),
+        }
+        every = [*of_steps.items(), *handed.items()]
+        medians = {str(name): float(each.dropna().median()) if each.notna().any() else nan for name, each in every}
+        first = nan if self.copies_first else float(steps["switched_s"].iloc[0])
+        return medians | {"first": first, "prepared": float(slots.iloc[0]), "handover_s": 1.0}
 
 
 @dataclass(frozen=True)
@@ -149,34 +173,6 @@ class _CostTable:
         [cost] = (field.metadata for field in fields(Costs) if field.name == name)
         shown = {"what": cost["meaning"], "value": value * IN_A_SECOND[cost["unit"]], "unit": cost["unit"]}
         self._rows.append(shown | {"from": of, "off by (%)": 100 * off})
-
-
-def _typical(run: MeasuredRun) -> dict[str, float]:
-    """Medians over the steps of a run, when it switched first (NaN behind copies), and how many slots prepared that.
-
-    What is handed over is what the model takes it to be: the streams, units and bytes of all slots by the cores, or
-    half of those of the slot that gives and takes most. ``ack_s``: how many acknowledgements come before the next step.
-    """
-    known = run.migration.dropna(subset=MOMENTS).assign(unit_s=1.0)
-    known["byte_s"] = known["bytes"]
-    known["stream_s"] = (~known.duplicated(["step", "source", "destination"])).astype(float)
-    steps = known.groupby("step")[MOMENTS].max()
-    sides = pd.concat([known.assign(slot=known[side], side=side) for side in ("source", "destination")])
-    work, of_slots = known.groupby("step")[HANDED[1:]].sum(), sides.groupby(["step", "slot"])[HANDED[1:]].sum()
-    busiest = of_slots.groupby("step").max() / 2
-    handed = (work / run.cpus).where(work / run.cpus > busiest, busiest)
-    ends = sides.drop_duplicates(["step", "slot", "side"]).groupby("step").size()
-    slots = sides.groupby("step")["slot"].nunique()
-    of_steps = {
-        "notice": steps["aligned_s"] - steps["switched_s"] - run.frame_s * (1 - 0.5 / run.routers),
-        "took": steps["installed_s"] - steps["aligned_s"],
-        "gap": steps["switched_s"].shift(-1) - steps["drained_s"],
-        "ack_s": ends + slots.shift(-1),
-    }
-    every = [*of_steps.items(), *handed.items()]
-    medians = {str(name): float(each.dropna().median()) if each.notna().any() else nan for name, each in every}
-    first = nan if run.copies_first else float(steps["switched_s"].iloc[0])
-    return medians | {"first": first, "prepared": float(slots.iloc[0]), "handover_s": 1.0}
 
 
 def _restarts(runs: Sequence[MeasuredRun], table: _CostTable) -> list[float]:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from pydantic import BeforeValidator, Field
 
-from keyshift.experiment.parts import Part
-from keyshift.forecast import Cluster, Costs, Load, Simulated, check_costs, require_possible, simulated
+from keyshift.experiment.scenario import Part
+from keyshift.forecast import Cluster, Costs, Load, check_costs, require_possible, simulated
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, require_units, strategies
@@ -64,14 +64,6 @@ class Question(NamedTuple):
     cluster: ClusterPart
 
 
-class _Case(NamedTuple):
-    """Where the units of a question are and are to be, and what is offered to them."""
-
-    current: Assignment
-    target: Assignment
-    load: Load
-
-
 def questions(points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any] | None = None) -> dict[str, Question]:
     """Questions of ``points``, see ``simulate``. Raises BadInput for one that is not possible, or if there is none."""
     if not points:
@@ -88,14 +80,16 @@ def simulate(
     A row for each point: point, strategy, the fields of ``ClusterPart``, and those of ``forecast.Simulated`` that are
     numbers. Raises BadInput for a point that is not possible or cannot be simulated, before any is.
     """
-    every = {point: (asked, _case(asked)) for point, asked in questions(points, common).items()}
-    for asked, case in every.values():
-        check_costs(asked.strategy, *case, costs)
+    every = {point: (asked, *_case(asked)) for point, asked in questions(points, common).items()}
+    for asked, current, target, load in every.values():
+        check_costs(asked.strategy, current, target, load, costs)
     rows = []
-    for point, (asked, case) in every.items():
-        found = _simulated(costs, asked, case)
+    for point, ((name, strategy, cluster), current, target, load) in every.items():
+        hosts = Cluster(cluster.host_slots, cluster.cores, cluster.link)
+        plan = make_plan(strategy, current, target, load.rates.tolist(), cluster.seed)
+        found = simulated(strategy, plan, current, target, load, hosts, costs, cluster.seed)
         numbers = {each: value for each, value in vars(found).items() if isinstance(value, int | float)}
-        rows.append({"point": point, "strategy": asked.name} | asked.cluster.model_dump() | numbers)
+        rows.append({"point": point, "strategy": name} | cluster.model_dump() | numbers)
     return pd.DataFrame(rows)
 
 
@@ -114,7 +108,8 @@ def _question(values: Mapping[str, Any]) -> Question:
     return Question(name, strategy, cluster)
 
 
-def _case(asked: Question) -> _Case:
+def _case(asked: Question) -> tuple[Assignment, Assignment, Load]:
+    """Where the units of a question are and are to be, and what is offered to them."""
     _, strategy, cluster = asked
     groups = Assignment.contiguous(cluster.key_groups, cluster.slots)
     current, target = in_units(strategy, groups), in_units(strategy, scale(groups, cluster.to_slots))
@@ -128,12 +123,4 @@ def _case(asked: Question) -> _Case:
         frame_s=cluster.frame_ms / 1000,
         copy_every_s=cluster.copy_every_s,
     )
-    return _Case(current, target, load)
-
-
-def _simulated(costs: Costs, asked: Question, case: _Case) -> Simulated:
-    _, strategy, cluster = asked
-    current, target, load = case
-    hosts = Cluster(cluster.host_slots, cluster.cores, cluster.link)
-    plan = make_plan(strategy, current, target, load.rates.tolist(), cluster.seed)
-    return simulated(strategy, plan, current, target, load, hosts, costs, cluster.seed)
+    return current, target, load

@@ -253,9 +253,7 @@ class CountingJob(SystemUnderTest):
         self._query.close()
 
     def final_state(self) -> FinalState:
-        """Describe the end of the job. Who owned what is the engine's affair: for the verdict one slot answers for
-        all.
-        """
+        """Describe the end of the job. Who owned what is the affair of the engine: one slot answers for all."""
         versions = [each.version for each in self._assignments]
         owners: Sequence[Assignment] = [Assignment.contiguous(self._groups, 1, version) for version in versions]
         end = StageEnd(

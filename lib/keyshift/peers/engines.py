@@ -10,7 +10,7 @@ from keyshift.driver.spark import require_no_spark
 from keyshift.lab.environment import require_possible_here
 from keyshift.lab.scripts.highest_rate import SUSTAINED_P99_MS
 from keyshift.model.errors import BadInput, KeyshiftError
-from keyshift.peers import flink_run, spark_run
+from keyshift.peers import flink_job, spark_job
 from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, peer_lab, repetitions, run_counting
 from keyshift.place.profile import load_profile
 from keyshift.results.manifest import Manifest
@@ -29,33 +29,22 @@ Common = Mapping[str, Any]
 
 
 class Engine(NamedTuple):
-    """An engine. ``spec``: raises BadInput for what its job does not do. ``opened``: for runs of such a spec, with a
-    profile.
-    """
+    """An engine. ``spec``: raises BadInput for what its job does not do. ``opened``: for runs of it, with a profile."""
 
     spec: Callable[[Common], PeerSpec]
     opened: Callable[[PeerSpec, PeerLab, str], AbstractContextManager[OpenEngine]]
 
 
 ENGINES = {
-    **{name: Engine(partial(spark_run.spark_spec, name), spark_run.opened) for name in spark_run.QUERIES},
-    **{name: Engine(partial(flink_run.flink_spec, name), flink_run.opened) for name in flink_run.QUERIES},
+    **{name: Engine(partial(spark_job.spark_spec, name), spark_job.opened) for name in spark_job.QUERIES},
+    **{name: Engine(partial(flink_job.flink_spec, name), flink_job.opened) for name in flink_job.QUERIES},
 }
 
 
-def measure_engine(spec: PeerSpec, profile: str = "") -> Study:
-    """The runs of one point, in its engine, which is opened once; each has a job of its own, and all may have died."""
-    study = Study({spec.peer: []}, {spec.peer: spec})
-    _add_runs(study, spec, profile, study.add)
-    return study
-
-
-def _add_runs(
+def add_runs(
     study: Study, spec: PeerSpec, profile: str, add: Callable[[str, ResultStore, Callable[..., Manifest]], object]
 ) -> None:
-    """Have ``add`` make the runs of ``spec``, a point of ``study``, in its engine, which is opened once. If it cannot
-    be opened, the point has died.
-    """
+    """Have ``add`` make the runs of ``spec``, a point of ``study``, in its engine; without that it has died."""
     with peer_lab(profile) as lab:
         try:
             with ENGINES[spec.peer].opened(spec, lab, profile) as opened:
@@ -70,7 +59,7 @@ def measure_beside_engines(
     common: Common,
     engines: Collection[str],
     profile: str = "",
-    checkpoint_s: float = flink_run.CHECKPOINT_S,
+    checkpoint_s: float = flink_job.CHECKPOINT_S,
 ) -> Study:
     """The runs of ``points``, each in a job of its own, see ``study.measure``; behind them those of ``engines``, names
     in ``ENGINES``. ``checkpoint_s``: between checkpoints of ``flink_rescale``, which goes on from one.
@@ -82,9 +71,9 @@ def measure_beside_engines(
     specs = _specs(engines, common, profile, checkpoint_s)
     require_possible_here([*ours.values(), *specs], profile, _also(engines))
     require_no_spark()
-    beside = Study({}, {})
+    beside = Study({spec.peer: [] for spec in specs}, {spec.peer: spec for spec in specs})
     for spec in specs:
-        beside |= measure_engine(spec, profile)
+        add_runs(beside, spec, profile, beside.add)
     study = collect(ours, profile) | beside
     study.require_good()
     return study
@@ -95,7 +84,7 @@ def measure_rates_beside_engines(
     common: Common,
     engines: Collection[str],
     profile: str = "",
-    checkpoint_s: float = flink_run.CHECKPOINT_S,
+    checkpoint_s: float = flink_job.CHECKPOINT_S,
     bisections: int = BISECTIONS,
 ) -> RateStudy:
     """The highest rate that each of ``points`` and ``engines`` sustains, searched as by ``measure_highest_rates`` in
@@ -104,32 +93,29 @@ def measure_rates_beside_engines(
     Raises BadInput, before anything is started, for an engine that answers batch by batch, too: by the measure of a
     search it sustains nothing.
     """
-    if batchwise := [name for name in engines if name in spark_run.QUERIES and spark_run.QUERIES[name].in_batches]:
+    if batchwise := [name for name in engines if name in spark_job.QUERIES and spark_job.QUERIES[name].in_batches]:
         raise BadInput(
             f"engines: {', '.join(batchwise)}: a batch takes longer than what counts as sustained, "
             f"{SUSTAINED_P99_MS:g} ms, at any rate"
         )
     given = {**common, "trigger_s": NOTHING_MOVES["trigger_s"]}
     ours = specs_to_search(points, given, bisections)
-    specs = {spec.peer: _still(spec) for spec in _specs(engines, given, profile, checkpoint_s)}
+    specs = {}
+    for spec in _specs(engines, given, profile, checkpoint_s):  # of which nobody asks for other slots
+        specs[spec.peer] = replace(spec, scenario=spec.scenario.model_copy(update=NOTHING_MOVES))
     every = {**ours, **specs}
     require_possible_here([*every.values()], profile, _also(engines), load_s(every, bisections), searched=True)
     require_no_spark()
     study = RateStudy.of(every)
     for spec in specs.values():
-        _add_runs(study, spec, profile, lambda point, store, run: study.search(point, store, bisections, run))
+        add_runs(study, spec, profile, lambda point, store, run: study.search(point, store, bisections, run))
     add_highest_rates(study, ours, profile, bisections)
     return study
 
 
-def _still(spec: PeerSpec) -> PeerSpec:
-    """The spec with nobody who asks for other slots."""
-    return replace(spec, scenario=spec.scenario.model_copy(update=NOTHING_MOVES))
-
-
 def _also(engines: Collection[str]) -> list[str]:
     """Name what ``engines`` start beside the services."""
-    return ["Flink"] if {*flink_run.QUERIES} & {*engines} else []
+    return ["Flink"] if {*flink_job.QUERIES} & {*engines} else []
 
 
 def _specs(engines: Collection[str], common: Common, profile: str, checkpoint_s: float) -> list[PeerSpec]:
@@ -145,6 +131,6 @@ def _specs(engines: Collection[str], common: Common, profile: str, checkpoint_s:
                 f"profile = {profile!r}: {name} is started beside the embedded services and a Spark of this machine: "
                 "use `--profile local`"
             )
-        given = {**common, "snapshot_s": checkpoint_s} if name == flink_run.RESCALE else common
+        given = {**common, "snapshot_s": checkpoint_s} if name == flink_job.RESCALE else common
         specs.append(ENGINES[name].spec(given))
     return specs

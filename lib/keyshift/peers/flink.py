@@ -1,6 +1,6 @@
 """Flink on this machine, as long as a block lasts: a job manager, a task manager and the gateway that takes SQL.
 
-A session cluster in standalone mode. It serves one comparison (``peers.flink_run``), so it is no part of the stack, and
+A session cluster in standalone mode. It serves one comparison (``peers.flink_job``), so it is no part of the stack, and
 ``keyshift up`` does not start it. Every address is one of loopback.
 """
 

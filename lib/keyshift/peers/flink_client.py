@@ -95,9 +95,7 @@ class FlinkClient:
             raise ServiceUnavailable(f"Flink's job is {state}: {cause(words) if words else 'it gives no reason'}")
 
     def await_running(self, job: str, within_s: float, slots: int | None = None) -> dict[str, Any]:
-        """Wait until each task of the job has its state and runs; ``slots``: so many of each vertex. Gives what Flink
-        has of the job.
-        """
+        """Wait until each task runs and has its state, ``slots`` of each vertex; gives what Flink has of the job."""
 
         def runs() -> dict[str, Any] | None:
             self.require_alive(job)
@@ -131,8 +129,9 @@ class FlinkClient:
         them run. Only Flink's adaptive scheduler does that.
         """
         place = f"{self._rest}/jobs/{job}"
+        needed = f"{place}/resource-requirements"  # by vertex
         bounds = {"parallelism": {"lowerBound": 1, "upperBound": slots}}
-        self._ask("PUT", f"{place}/resource-requirements", dict.fromkeys(self._vertices(job), bounds))
+        self._ask("PUT", needed, dict.fromkeys(self._ask("GET", needed), bounds))
         found = self.await_running(job, within_s, slots)
         told = self._ask("GET", f"{place}/checkpoints")
         number = int((told["latest"]["restored"] or {}).get("id", 0))  # the first one is 1
@@ -142,9 +141,6 @@ class FlinkClient:
         [checkpoint] = from_it
         ended_ms, begun_ms = found["timestamps"]["CREATED"], checkpoint["trigger_timestamp"]
         return Rescaled(ended_ms / 1000, begun_ms / 1000, number, checkpoint["state_size"])
-
-    def _vertices(self, job: str) -> list[str]:
-        return [*self._ask("GET", f"{self._rest}/jobs/{job}/resource-requirements")]
 
     def cancel(self, job: str) -> None:
         """End a job, whatever state it is in; nothing is waited for."""

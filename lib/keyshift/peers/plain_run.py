@@ -23,13 +23,12 @@ from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.notes import NoteKind
 from keyshift.peers.counting import CountedByResults, require_only
 from keyshift.peers.plain_job import BATCH_S, PlainJob, assignment
-from keyshift.peers.runs import PeerLab, PeerSpec, local_spark, peer_lab, peer_spec, repeated, run_peer, tidied
+from keyshift.peers.runs import PeerLab, PeerSpec, local_spark, peer_lab, peer_spec, repetitions, run_peer, tidied
 from keyshift.place.profile import LOCAL, SparkProfile, load_profile
 from keyshift.results.verdict import Ownership
 from keyshift.studies.study import Points, Study, collect, specs_of
 from keyshift.traffic.traffic import Traffic
 from keyshift.wire.config import JobConfig
-from keyshift.workloads import Workload
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.micro import Micro
 from keyshift.workloads.times import Times
@@ -57,6 +56,9 @@ class UnreadMicro(Micro):
     ) -> Iterator[str]:
         """Mistakes in results; see ``Workload.wrong``."""
         yield from self.wrong_results(events, results)
+
+
+_UNREAD: dict[type, type[Any]] = {Micro: UnreadMicro, KeyCount: CountedByResults}
 
 
 class PlainSystem(PlainJob, SystemUnderTest):
@@ -108,11 +110,12 @@ def plain_spec(common: Mapping[str, Any]) -> PeerSpec:
     make_spec({**common, "strategy": "all_at_once"})  # what it leaves out may be wrong
     spec = make_spec({**common, **nothing})
     require_only(spec, ONLY, "a job without support")
-    workload = unread(spec.workload)
+    unread = _UNREAD.get(type(spec.workload))  # of others the final state is needed, if there is any
+    workload = unread(**spec.workload.model_dump()) if unread else spec.workload
     operators = [stage.operator() for stage in workload.stages]
     stateless = all(not operator.state_schema.names for operator in operators)
     plain = len(operators) == len(workload.sources) == 1 and not any(each.uses_time for each in operators)
-    if not plain or not (stateless or spec.workload != workload):
+    if not plain or not (stateless or unread):
         raise BadInput(
             f"workload = {workload.name}: a job without support is compared with keycount, micro, and queries without "
             "state (query = q1 or q2 of nexmark), only"
@@ -123,14 +126,6 @@ def plain_spec(common: Mapping[str, Any]) -> PeerSpec:
             f"warm-up and measurement may take {BATCH_S - START_S:g} s"
         )
     return peer_spec(spec, NAME, workload)
-
-
-def unread(workload: Workload) -> Workload:
-    """The workload without its final state, if it is known without."""
-    for kind, counted in ((Micro, UnreadMicro), (KeyCount, CountedByResults)):
-        if type(workload) is kind:
-            return counted(**workload.model_dump())
-    return workload
 
 
 def measure_beside_plain(
@@ -160,15 +155,18 @@ def measure_beside_plain(
 
 
 def _measure_plain(specs: Mapping[str, PeerSpec], profile: str, spark_profile: SparkProfile) -> Study:
-    """Make the runs in one Spark session, one after the other."""
+    """Make the runs in one Spark session, one after the other; all may have died."""
     require_no_spark()
-    cores = max(spec.cores for spec in specs.values())
+    study, cores = Study({name: [] for name in specs}, {**specs}), max(spec.cores for spec in specs.values())
     with (
         peer_lab(profile) as lab,
         work_folder(lab.home, "plain-") as work,
         local_spark(cores, lab.home, lab.say, spark_profile.options()) as spark,
     ):
-        return repeated(specs, lab.store, lambda each: run_peer(each, lab, partial(_prepared, each, spark, lab, work)))
+        for name, spec in specs.items():
+            for each in repetitions(spec):
+                study.add(name, lab.store, partial(run_peer, each, lab, partial(_prepared, each, spark, lab, work)))
+    return study
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The runs of another system than keyshift's job: repeated, stored, and given as a study beside ours."""
+"""The runs of another system than keyshift's job, with the same traffic and measures, stored as ours are."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -30,7 +30,6 @@ from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.services.jars import jars
 from keyshift.services.stack import Stack
-from keyshift.studies.study import Study
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Traffic
 from keyshift.workloads import Workload
@@ -67,15 +66,6 @@ def peer_lab(profile: str) -> Iterator[PeerLab]:
     """Open a lab with the services of ``profile``; see ``open_services``."""
     with progress(None) as say, open_services(profile, say) as endpoints:
         yield PeerLab(endpoints, ResultStore(endpoints), Stack().home, say)
-
-
-def repeated(specs: Mapping[str, PeerSpec], store: ResultStore, one: Callable[[PeerSpec], Manifest]) -> Study:
-    """Make a run for each repetition of each point; all may have died."""
-    study = Study({name: [] for name in specs}, {**specs})
-    for name, spec in specs.items():
-        for each in repetitions(spec):
-            study.add(name, store, partial(one, each))
-    return study
 
 
 def repetitions(spec: PeerSpec) -> list[PeerSpec]:

@@ -7,7 +7,8 @@ repartitions no state of an aggregation in that mode (``UNSUPPORTED_STATEFUL_OPE
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +23,16 @@ from keyshift.driver.spark import JVM_GONE, interval, telling_line, why_ended, w
 from keyshift.experiment.spec import RunSpec
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.model.keys import units_of
-from keyshift.peers.counting import CountedByResults, CountingQuery, Stopped, wrong_counts
+from keyshift.peers.counting import (
+    CountedByResults,
+    CountingQuery,
+    Stopped,
+    counting_spec,
+    require_other_slots,
+    wrong_counts,
+)
+from keyshift.peers.runs import OpenEngine, PeerLab, PeerSpec, local_spark, peer_spec
+from keyshift.place.profile import load_profile
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
 from keyshift.workloads.keycount import KeyCount, KeyCounts
@@ -88,9 +98,7 @@ class SparkQuery(CountingQuery):
 
     @_answering
     def begin(self, slots: int, version: int) -> None:
-        """See ``CountingQuery``. Raises ServiceUnavailable if Spark cannot repartition its state, or the query does not
-        work in time.
-        """
+        """See ``CountingQuery``. Raises ServiceUnavailable if its state cannot be repartitioned, or it is late."""
         if version > 1:
             self._repartition(slots)
         self._spark.conf.set("spark.sql.shuffle.partitions", slots)
@@ -204,6 +212,32 @@ class RealTimeSparkQuery(SparkQuery):
     def final_parts(self) -> Iterator[pd.DataFrame]:
         """Give nothing: its state is not read."""
         return iter(())
+
+
+# -- its runs beside ours ------------------------------------------------------------------------------------------
+
+QUERIES: dict[str, type[SparkQuery]] = {"spark_state": RealTimeSparkQuery, "spark_restart": SparkQuery}
+"""By the name of the point, which is the strategy in what is stored."""
+
+
+def spark_spec(name: str, common: Mapping[str, Any]) -> PeerSpec:
+    """The spec of a run of one of ``QUERIES``. Raises BadInput for what that job does not do."""
+    spec = counting_spec(common, "Spark", rescales=QUERIES[name].rescales)
+    if QUERIES[name].rescales:
+        require_other_slots(spec, name)
+    return peer_spec(spec, name, QUERIES[name].counted(**spec.workload.model_dump()))
+
+
+@contextmanager
+def opened(spec: PeerSpec, lab: PeerLab, profile: str) -> Iterator[OpenEngine]:
+    """A Spark session for all repetitions."""
+
+    def query(each: PeerSpec, work: Path, events: Topic, results: Topic) -> SparkQuery:
+        return QUERIES[each.peer](each, spark, work, events, results)
+
+    options = load_profile(profile).spark.options() | SETTINGS
+    with local_spark(spec.cores, lab.home, lab.say, options) as spark:
+        yield OpenEngine(query)
 
 
 # -- the query ---------------------------------------------------------------------------------------------------------

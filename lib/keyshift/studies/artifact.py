@@ -200,9 +200,7 @@ def _in_notebooks(manifests: Sequence[Manifest], notebooks: Sequence[gallery.Sho
 def _pages_of_runs(
     store: ResultStore, every: Sequence[Manifest], folder: Path, elsewhere: Mapping[str, str]
 ) -> dict[str, str]:
-    """Write a page for each run whose figures are not ``elsewhere``, and one for the runs of each workload; gives the
-    paths of those, by workload.
-    """
+    """Write a page of each run that has none ``elsewhere``, and of each workload; gives the paths of the latter."""
     (folder / "runs").mkdir()
     manifests = [manifest for manifest in every if manifest.run_id not in elsewhere]
     workers = min(os.cpu_count() or 1, len(manifests) // SHARE)

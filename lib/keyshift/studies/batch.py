@@ -59,13 +59,11 @@ class Batch(BaseModel):
 
     def sets(self) -> Iterator[dict[str, Any]]:
         """The sets of parameters: combinations of the grid, then those of the list; ``parameters`` alone if neither."""
-        if self.grid:
+        if self.grid or not self.points:
             for values in itertools.product(*self.grid.values()):
                 yield self.parameters | dict(zip(self.grid, values, strict=True))
         for point in self.points:
             yield self.parameters | point
-        if not self.grid and not self.points:
-            yield dict(self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +113,11 @@ class ExecutionRecord(BaseModel):
     def minutes(self) -> float:
         """How long it took."""
         return (self.finished_at - self.started_at).total_seconds() / 60
+
+    @property
+    def reason(self) -> str:
+        """The first line of the error; empty if there is none."""
+        return (self.error or "").strip().partition("\n")[0]
 
     @property
     def verdict(self) -> str | None:
@@ -349,10 +352,9 @@ def _profile() -> str:
 
 def _line(prepared: PreparedBatch, execution: NotebookExecution, record: ExecutionRecord) -> str:
     varying = words(prepared.varied(execution))
-    about = record.error.strip().partition("\n")[0] if record.error else record.verdict or "no runs"
     return (
         f"[{execution.number}/{len(prepared.executions)}] {varying}{': ' if varying else ''}"
-        f"{record.status} after {record.minutes:.1f} min ({about})"
+        f"{record.status} after {record.minutes:.1f} min ({record.reason or record.verdict or 'no runs'})"
     )
 
 

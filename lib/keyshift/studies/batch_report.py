@@ -14,7 +14,7 @@ from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
 from keyshift.results.files import Files
 from keyshift.results.pages import page
 from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, counted, words
-from keyshift.studies.notebook import notes_in
+from keyshift.studies.notebook import notes_in, outputs_of
 
 NOT_RUN = "not run"
 STATUSES = ("ok", "bad", "failed", NOT_RUN)
@@ -65,7 +65,7 @@ def _gaps(prepared: PreparedBatch, done: Done) -> Iterator[str]:
         status, record = status_of(done, execution), done.get(execution.id)
         if status != "ok":
             varied = words(prepared.varied(execution))
-            why = record and ((record.error or "").strip().partition("\n")[0] or record.verdict)
+            why = record and (record.reason or record.verdict)
             of = f" ({varied})" if varied else ""
             yield f"{prepared.batch.name}, execution {execution.number}{of}: {status}" + (f", {why}" if why else "")
 
@@ -87,9 +87,8 @@ def _execution(prepared: PreparedBatch, execution: NotebookExecution, done: Done
     record = done.get(execution.id)
     told: dict[str, Any] = {"status": status_of(done, execution), "about": "", "said": [], "figures": []}
     if record is not None:
-        told["about"] = f"{record.verdict or 'no runs'}, {record.minutes:.1f} min" + (
-            f"; {record.error.strip().partition(chr(10))[0]}" if record.error else ""
-        )
+        told["about"] = f"{record.verdict or 'no runs'}, {record.minutes:.1f} min"
+        told["about"] += f"; {record.reason}" if record.error else ""
         if record.copy_at:
             name = record.copy_at.rpartition("/")[2]
             try:
@@ -107,14 +106,13 @@ def _execution(prepared: PreparedBatch, execution: NotebookExecution, done: Done
 def _shown(notebook: str) -> dict[str, list[str]]:
     """Figures of an executed notebook, in base 64, the lines of its conclusions, and the notes of its runs."""
     figures, said = [], []
-    for cell in nbformat.reads(notebook, as_version=4).cells:
-        for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            figures += [data["image/png"].replace("\n", "")] if "image/png" in data else []
-            lines = html.unescape(data.get("text/markdown", "")).splitlines()
-            said += [line[2:] for line in lines if line.startswith("- ")]
-            # They are in the last cell; some notebooks have told them before.
-            for note, points in notes_in(output).items():
-                if not any(line.endswith(note) for line in said):
-                    said.append(f"**{enumerated(points)}**: {note}")
+    for output in outputs_of(nbformat.reads(notebook, as_version=4)):
+        data = output.get("data", {})
+        figures += [data["image/png"].replace("\n", "")] if "image/png" in data else []
+        lines = html.unescape(data.get("text/markdown", "")).splitlines()
+        said += [line[2:] for line in lines if line.startswith("- ")]
+        # They are in the last cell; some notebooks have told them before.
+        for note, points in notes_in(output).items():
+            if not any(line.endswith(note) for line in said):
+                said.append(f"**{enumerated(points)}**: {note}")
     return {"figures": figures, "said": said}

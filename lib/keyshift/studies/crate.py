@@ -53,7 +53,8 @@ def write_crate(folder: Path, imprint: Imprint, told: Mapping[str, str], manifes
         "dictionary, parameters, verdicts, versions, machines, and all figures as pages. Open index.html."
     )
     root["license"] = license_
-    root["author"] = _one(_authors(crate, imprint.authors))
+    persons = [_add(crate, f"#author-{place}", "Person", name=name) for place, name in enumerate(imprint.authors, 1)]
+    root["author"] = _one(persons or [_add(crate, "#authors", "Organization", name=AUTHORS)])
     root.datePublished = datetime.now(UTC)
     if imprint.doi:
         root["identifier"] = f"https://doi.org/{imprint.doi}"
@@ -62,11 +63,6 @@ def write_crate(folder: Path, imprint: Imprint, told: Mapping[str, str], manifes
         crate.add_file(path, name, properties=_file(path, name, told))
     root["mentions"] = _one([_action(crate, manifest) for manifest in manifests])
     crate.metadata.write(folder)
-
-
-def _authors(crate: ROCrate, names: Sequence[str]) -> list[ContextEntity]:
-    persons = [_add(crate, f"#author-{place}", "Person", name=name) for place, name in enumerate(names, 1)]
-    return persons or [_add(crate, "#authors", "Organization", name=AUTHORS)]
 
 
 def _file(path: Path, name: str, told: Mapping[str, str]) -> dict[str, Any]:
@@ -79,9 +75,7 @@ def _file(path: Path, name: str, told: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _action(crate: ROCrate, manifest: Manifest) -> ContextEntity:
-    """A run, by the software that made it: its parameters and verdict are in the tables, its figures on its page, if
-    it has one.
-    """
+    """A run, by the software that made it; its figures are on its page, if it has one."""
     version = manifest.versions.get("keyshift", "")
     software = crate.dereference(f"#keyshift-{version}") or _add(
         crate, f"#keyshift-{version}", "SoftwareApplication", name="keyshift", softwareVersion=version

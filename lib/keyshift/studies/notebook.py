@@ -56,9 +56,7 @@ class _Client(PapermillNotebookClient):  # type: ignore[misc]
             raise
 
     def papermill_execute_cells(self) -> None:
-        """Execute the cells. A kernel has nothing more to end then; one that is interrupted may have, and keeps the
-        time that it has.
-        """
+        """Execute the cells. Behind them a kernel has nothing to end; one that is interrupted keeps its time."""
         super().papermill_execute_cells()
         self.km.shutdown_wait_time = GONE_S
 
@@ -112,14 +110,14 @@ def publish(points: Mapping[str, Sequence[Manifest]]) -> None:
     display({MIME: rows, "text/plain": "\n".join(lines)}, raw=True)
 
 
+def outputs_of(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The outputs of all cells of a notebook."""
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
 def summaries(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
     """The rows that ``publish`` left in an executed notebook; none if it was not reached."""
-    return [
-        row
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        for row in output.get("data", {}).get(MIME, [])
-    ]
+    return [row for output in outputs_of(notebook) for row in output.get("data", {}).get(MIME, [])]
 
 
 def notes_in(output: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -228,15 +226,11 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
     executed = shareable(nbformat.read(copy, as_version=4), path)
     nbformat.write(executed, copy)
     html.write_text(HTMLExporter().from_notebook_node(executed)[0], encoding="utf-8")
-    images = [
-        output["data"]["image/png"]
-        for cell in executed.cells
-        for output in cell.get("outputs", [])
-        if "image/png" in output.get("data", {})
-    ]
-    figures = [folder / f"figure-{number}.png" for number in range(1, len(images) + 1)]
-    for figure, image in zip(figures, images, strict=True):
-        figure.write_bytes(base64.b64decode(image))
+    figures: list[Path] = []
+    for output in outputs_of(executed):
+        if image := output.get("data", {}).get("image/png"):
+            figures.append(folder / f"figure-{len(figures) + 1}.png")
+            figures[-1].write_bytes(base64.b64decode(image))
     return Executed(copy, html, figures, summaries(executed), error, lacks_runs)
 
 
@@ -274,13 +268,10 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
                     output[name] = anonymous_all(output[name])
             for kind in output.get("data", {}):
                 if not kind.startswith("image/"):
-                    change = _rendered if kind in _RENDERED else anonymous_output
-                    output.data[kind] = nbformat.from_dict(anonymous_all(output.data[kind], change))
+                    shown = anonymous_all(output.data[kind], anonymous_output)
+                    shown = anonymous_all(shown, escaped) if kind in _RENDERED else shown
+                    output.data[kind] = nbformat.from_dict(shown)
     return notebook
-
-
-def _rendered(text: str) -> str:
-    return escaped(anonymous_output(text))
 
 
 def _shareable_text(text: str, path: Path | None) -> str:

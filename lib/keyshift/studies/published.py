@@ -6,6 +6,7 @@ curve (rank correlation: 1 if ours rises and falls where the published one does)
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import nan
 from typing import Any
 
@@ -23,7 +24,8 @@ _QUERIES = "nexmark"  # a workload whose single stages are queries: no publicati
 _Values = Mapping[str, float]  # by the name of the point
 # Takes stored runs. Gives, for all of one load, made alike, one of them, with the parameters that all have, and a value
 # for each point.
-Ours = Callable[[Sequence[SummaryRow]], Iterator[tuple[SummaryRow, _Values]]]
+_Found = tuple[SummaryRow, _Values]
+Ours = Callable[[Sequence[SummaryRow]], Iterator[_Found]]
 
 
 @dataclass(frozen=True)
@@ -118,52 +120,41 @@ def _ordered(row: SummaryRow) -> bool:
     return bool(row["parameters"].get("ordering", "none") != "none")
 
 
-@dataclass(frozen=True)
-class _AtPoints:
-    """Columns of the summary, in runs with the parameters of each point; of one stage and rate, as ``_plain`` says, or
-    those that are ``kept``.
-
-    A job without an order has no replicas: it is beside those with any number of them.
+def _at_points(
+    columns: Mapping[str, str],
+    points: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[SummaryRow],
+    kept: Callable[[SummaryRow], bool] = _plain,
+) -> Iterator[_Found]:
+    """Columns of the summary (by the name of the point) in runs with the parameters of each point; of those that are
+    ``kept``. A job without an order has no replicas: it is beside those with any number of them.
     """
-
-    columns: Mapping[str, str]  # by the name of the point
-    points: Mapping[str, Mapping[str, Any]]
-    kept: Callable[[SummaryRow], bool] = _plain  # which runs count
-
-    def __call__(self, rows: Sequence[SummaryRow]) -> Iterator[tuple[SummaryRow, _Values]]:
-        free = {*REPETITION, *(name for where in self.points.values() for name in where)}
-        for alike in _loads([row for row in rows if self.kept(row)], free | {"replicas"}):
-            alone = [row for row in alike if not _ordered(row)]
-            for load in _loads([row for row in alike if _ordered(row)], free) or [[]]:
-                values = {}
-                for name, where in self.points.items():
-                    some = [row for row in [*load, *alone] if where.items() <= row["parameters"].items()]
-                    if (found := _middle(some, self.columns[name])) is not None:
-                        values[name] = found
-                if values:
-                    row = next(some[0] for some in (load, alone) if some)
-                    yield {**row, "parameters": fixed(row, free)}, values
-
-
-@dataclass(frozen=True)
-class _Against:
-    """Columns of runs of a preset, divided by those of runs of another one under the same load."""
-
-    strategy: str
-    baseline: str
-    columns: Mapping[str, str]  # by the name of the point
-
-    def __call__(self, rows: Sequence[SummaryRow]) -> Iterator[tuple[SummaryRow, _Values]]:
-        presets = [row for row in rows if all(row["parameters"].get(name) is None for name in MEANINGS)]
-        for load in _loads(presets, FREE):
-            one, other = ([row for row in load if row["strategy"] == name] for name in (self.strategy, self.baseline))
+    free = {*REPETITION, *(name for where in points.values() for name in where)}
+    for alike in _loads([row for row in rows if kept(row)], free | {"replicas"}):
+        alone = [row for row in alike if not _ordered(row)]
+        for load in _loads([row for row in alike if _ordered(row)], free) or [[]]:
             values = {}
-            for name, column in self.columns.items():
-                above, below = (_middle(some, column) for some in (one, other))
-                if above is not None and below:
-                    values[name] = above / below
+            for name, where in points.items():
+                some = [row for row in [*load, *alone] if where.items() <= row["parameters"].items()]
+                if (found := _middle(some, columns[name])) is not None:
+                    values[name] = found
             if values:
-                yield one[0], values
+                row = next(some[0] for some in (load, alone) if some)
+                yield {**row, "parameters": fixed(row, free)}, values
+
+
+def _against(strategy: str, baseline: str, rows: Sequence[SummaryRow]) -> Iterator[_Found]:
+    """Columns of runs of a preset, divided by those of runs of another one under the same load."""
+    presets = [row for row in rows if all(row["parameters"].get(name) is None for name in MEANINGS)]
+    for load in _loads(presets, FREE):
+        one, other = ([row for row in load if row["strategy"] == name] for name in (strategy, baseline))
+        values = {}
+        for name, column in _OF_MIGRATION.items():
+            above, below = (_middle(some, column) for some in (one, other))
+            if above is not None and below:
+                values[name] = above / below
+        if values:
+            yield one[0], values
 
 
 def _middle(rows: Sequence[SummaryRow], column: str) -> float | None:
@@ -207,25 +198,17 @@ COMPARED = ("drrs", *BASELINES)  # of whose runs ``mean_ms`` has to be known, to
 CURVES = (
     *(
         Curve(
-            f"{measure.partition(' ')[0]} over the heartbeat of LiveRobin",
-            f"{_REPLICAS}, a chain of one stage",
+            f"{measure.partition(' ')[0]} over {what}",
+            f"{_REPLICAS}{of}",
             measure,
-            dict(zip(_OVER_HEARTBEAT, _HEARTBEATS[measure], strict=True)),
+            dict(zip(points, numbers[measure], strict=True)),
             _ONE_COPY,
             _PUBLISHED_SET,
-            _AtPoints(dict.fromkeys(_OVER_HEARTBEAT, column), _OVER_HEARTBEAT),
+            partial(_at_points, dict.fromkeys(points, column), points),
         )
-        for measure, column in _BEFORE.items()
-    ),
-    *(
-        Curve(
-            f"{measure.partition(' ')[0]} over the rate, passive and active",
-            f"{_REPLICAS}; passive has a checkpoint every 30 s",
-            measure,
-            dict(zip(_OVER_RATE, _RATES[measure], strict=True)),
-            _ONE_COPY,
-            _PUBLISHED_SET,
-            _AtPoints(dict.fromkeys(_OVER_RATE, column), _OVER_RATE),
+        for what, of, points, numbers in (
+            ("the heartbeat of LiveRobin", ", a chain of one stage", _OVER_HEARTBEAT, _HEARTBEATS),
+            ("the rate, passive and active", "; passive has a checkpoint every 30 s", _OVER_RATE, _RATES),
         )
         for measure, column in _BEFORE.items()
     ),
@@ -238,7 +221,7 @@ CURVES = (
         "Theirs is of a cluster, and of a job and rate that we do not know. Ours is of any job and rate: the query "
         "begins anew in the same Spark, from its newest snapshot. One number is no curve.",
         "notebook replication/01_deaths, with snapshot_s=30, seconds=300 and trigger_s=150",
-        _AtPoints({"passive": "silence_ms"}, {"passive": _DIES}, kept=lambda row: True),
+        partial(_at_points, {"passive": "silence_ms"}, {"passive": _DIES}, kept=lambda row: True),
     ),
     Curve(
         "Spark's own state in real-time mode",
@@ -248,7 +231,7 @@ CURVES = (
         "Ours is groupBy().agg() in Spark on the machine of the runs, without windows, with as many partitions as "
         "they have routers and slots, and a shuffle that flushes every millisecond. Two measures are no curve.",
         "notebook compare/05_engines, with rate=1000, routers=5 and slots=5",
-        _AtPoints({"P50": "p50_ms", "P99": "p99_ms"}, dict.fromkeys(_WINDOWS, _SPARK_STATE)),
+        partial(_at_points, {"P50": "p50_ms", "P99": "p99_ms"}, dict.fromkeys(_WINDOWS, _SPARK_STATE)),
     ),
     *(
         Curve(
@@ -261,7 +244,7 @@ CURVES = (
             "largest P99 of a second. Three measures are no curve: the rank correlation says whether they have the "
             "same order.",
             f"keyshift run --strategy drrs and --strategy {baseline}, with the same parameters",
-            _Against("drrs", baseline, _OF_MIGRATION),
+            partial(_against, "drrs", baseline),
         )
         for baseline in BASELINES
     ),

@@ -108,7 +108,6 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
     [
         ("slots=0", "slots = 0", "greater than or equal to 1"),
         ("rate_steps=24:2000", "rate_steps = '24:2000'", "below seconds = 24"),
-        ("rate_steps=7", "rate_steps = '7'", "e.g. 0:2000,10:6000"),
         ("rate=-1", "rate = -1", "greater than 0"),
         ("rates=events:5", "rates = 'events:5'", "events is the only source, and its rate is rate = 2000"),
         ("source_routers=control:1", "source_routers = 'control:1'", "known: events"),
@@ -123,7 +122,6 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("to_slots=129", "to_slots = 129", "raise key_groups"),
         ("strategy=fluit", "'fluit'", "did you mean 'fluid'"),
         ("workload=keycont", "'keycont'", "did you mean 'keycount'"),
-        ("backend=memry", "'memry'", "did you mean 'memory'"),
         ("ratte=1", "'ratte'", "did you mean 'rate'"),
         ("trigger=later", "'later'", "'scale', 'shuffle'"),
         ("keys=many", "'many'", "valid integer"),
@@ -131,28 +129,12 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("frame_ms=0.1", "frame_ms = 0.1", "raise frame_ms"),
         ("state_bytes=1", "state_bytes = 1", "greater than or equal to 16"),
         ("rate", "'rate'", "expected name=value"),
-        ("bins=3", "bins = 3", "power of two"),
         ("size=0", "size = 0", "at least 1"),
-        ("order=hotest", "'hotest'", "did you mean 'hottest'"),
-        ("unit=bim", "'bim'", "did you mean 'bin'"),
-        ("background=maybe", "'maybe'", "true or false"),
-        ("fetch_back=2", "fetch_back = 2", "transfer = fetch"),
         *(
-            (
-                f"then={given}",
-                f"then = {given!r}: {each!r} must be a number of slots from 1 on or one of shuffle",
-                "zipf:2",
-            )
-            for given, each in (
-                ("4;8", "4;8"),
-                ("4,0", "0"),
-                ("4,-1", "-1"),
-                ("4,9999999999", "9999999999"),
-                ("shufle", "shufle"),
-                ("back,scale", "scale"),
-                ("back:2", "back:2"),
-                ("zipf:", "zipf:"),
-                ("zipf:two", "zipf:two"),
+            (f"then={given}", f"then = {given!r}: {given.split(',')[-1]!r} must be a number of slots from 1", "zipf:2")
+            for given in (
+                *("4;8", "4,0", "4,-1", "4,9999999999", "shufle", "back,scale"),
+                *("back:2", "zipf:", "zipf:two"),
             )
         ),
         ("then=zipf:3 skew=1", "affected_slots = 3: by Zipf mass", "all slots are levelled, 0"),
@@ -167,13 +149,9 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("rate=1000 rate=2000", "rate is given twice, as 1000 and as 2000", "leave one out"),
         ("strategy=meces key_groups=131072", "bins = 16 in each of 131072 key groups", "lower bins"),
         ("then=4,8,6,4", "seconds = 24", "lower gap_s"),
-        ("fault=burn:slot@4", "'burn' is none of kill, stop, restart", "for example"),
-        ("fault=kill:router@4", "'router' is none of source, destination, slot, flight", "for example"),
         ("fault=kill:source@install", "source has the phases prepare, align, transfer", "for example"),
         ("fault=kill:source@4", "source has the phases prepare, align, transfer;", "for example"),
         ("fault=kill:slot@soon", "snapshot, batch, or seconds of measured time", "for example"),
-        ("fault=stop:source@align", "stop needs how long", "3s"),
-        ("fault=kill:source@align:3s", "kill needs no duration", "fault"),
         ("fault=kill:slot@24", "24 s is not before the end", "seconds = 24"),
         ("fault=kill:slot@4,kill:slot@12", "dies 2 times", "raise recoveries"),
         ("fault=kill:slot@snapshot", "no snapshots are taken", "set snapshot_s"),
@@ -183,7 +161,6 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("verify=all", "'all'", "'end' or 'snapshots'"),
         ("fault=kill:source@align,stop:destination@drain:1s", "only one of them", "at a time"),
         ("fault=restart:zookeeper@drained", "zookeeper has the phases prepare, switch, align", "batch, or seconds"),
-        ("fault=restart:source@align", "what can happen to source is kill, stop", "for example"),
         ("fault=restart:coordinator@4", "what can happen to coordinator is kill, stop", "for example"),
         ("fault=cut:flight@install", "flight has the phases transfer;", "for example"),
         ("fault=cut:flight@transfer:1s", "cut needs no duration", "fault"),
@@ -226,8 +203,7 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
         ("keys=5 workload.keys=6", "workload.keys is given twice", "leave one out"),
         ("stage_slots=map:2", "stage_slots = 'map:2'", "unknown stage 'map': known: counter"),
         ("stage_slots=counter:0", "'counter:0' must be a stage and a number of slots", "1 to key_groups = 128"),
-        ("stage_slots=counter:129", "'counter:129' must be a stage and a number of slots", "1 to key_groups = 128"),
-        ("stage_slots=counter:129", "stage_slots = 'counter:129'", "1 to key_groups = 128, e.g. counter:4"),
+        ("stage_slots=counter:129", "stage_slots = 'counter:129': 'counter:129' must be", "128, e.g. counter:4"),
         ("stage_slots=3", "'3' must be a stage and a number of slots", "e.g. counter:4"),
         ("stage_slots=counter:2,counter:3", "stage counter is there twice", "leave one out"),
         ("stage_slots=counter:96", "96 slots makes 9600 rows/s", "raise frame_ms"),
@@ -257,14 +233,27 @@ def test_an_impossible_parameter_is_refused_with_its_value_and_a_remedy(setting,
 
 @pytest.mark.parametrize(
     "values",
-    [{"trigger": "shuffle", "affected": 1}, {"trigger": "none"}, {"trigger": "script", "script": "3: scale 3"}],
+    [
+        *(  # slots that nobody scales to may be more than key groups
+            {"key_groups": 3, "slots": 2} | trigger
+            for trigger in (
+                *({"trigger": "shuffle", "affected": 1}, {"trigger": "none"}),
+                {"trigger": "script", "script": "3: scale 3"},
+            )
+        ),
+        *(  # a strategy that stops the query has faults of no migration
+            {"strategy": "stop_restart", "fault": fault, "snapshot_s": 2.0}
+            for fault in ("kill:slot@4", "restart:kafka@4", "restart:minio@snapshot:2s")
+        ),
+        {"snapshot_s": 60},  # longer than the run: nothing counts on one
+        {"heartbeat_ms": 1},  # shorter than a frame: nobody waits for it
+        {"ordering": "live_robin", "strategy": "meces", "fetch_back": 0},
+        {"ordering": "kazoo", "to_slots": 3},  # state moves where the order comes from a leader
+        {"ordering": "kazoo", "to_slots": 3, "replicas": 2, "fault": "kill:replica@transfer"},
+    ],
 )
-def test_slots_that_nobody_scales_to_may_be_more_than_key_groups(values):
-    assert make_spec({"key_groups": 3, "slots": 2} | values).scenario.to_slots == 4
-
-
-def test_a_script_has_times_of_its_own_and_may_end_before_other_triggers_would_come():
-    assert make_spec({"trigger": "script", "script": "3: scale 3", "seconds": 6}).scenario.trigger_s == 8
+def test_what_is_possible_is_not_refused(values):
+    assert make_spec(values).parameters().items() >= values.items()
 
 
 def test_key_groups_may_go_to_any_slot_that_is_provisioned():
@@ -293,7 +282,6 @@ def test_what_no_clock_or_counter_has_is_refused(name):
 
 def test_a_job_that_lasts_takes_snapshots_as_seldom_as_it_is_told():
     assert live_spec({"verify": "snapshots", "snapshot_s": 60}).job.snapshot_s == 60
-    assert make_spec({"snapshot_s": 60}).job.snapshot_s == 60, "nothing counts on one"
 
 
 def test_a_window_of_words_is_a_year_at_the_most():
@@ -301,11 +289,6 @@ def test_a_window_of_words_is_a_year_at_the_most():
     assert make_spec({"workload": "wordcount", "window_ms": year_ms}).workload.window_us == year_ms * 1000
     with pytest.raises(BadInput, match=f"^window_ms = {year_ms + 1}: input should be less than or equal to {year_ms}"):
         make_spec({"workload": "wordcount", "window_ms": year_ms + 1})
-
-
-@pytest.mark.parametrize("fault", ["kill:slot@4", "restart:kafka@4", "restart:minio@snapshot:2s"])
-def test_a_strategy_that_stops_the_query_has_faults_of_no_migration(fault):
-    assert make_spec({"strategy": "stop_restart", "fault": fault, "snapshot_s": 2.0}).scenario.fault == fault
 
 
 @pytest.mark.parametrize(
@@ -678,14 +661,6 @@ def test_a_slot_that_is_killed_ends_its_replica_and_the_query_of_the_run_goes_on
         assert len(deaths_of(spec.job, spec.scenario)) == deaths
 
 
-def test_state_moves_where_the_order_comes_from_a_leader():
-    led = ORDERED | {"ordering": "kazoo", "to_slots": 3}
-    assert make_spec(led).scenario.trigger == "scale"
-    assert make_spec(led | {"replicas": 2, "fault": "kill:replica@transfer"}).scenario.trigger == "scale"
-    chain = make_spec(led | {"workload": "chain"})
-    assert chain.moving == [chain.workload.stages[-1].name]
-
-
 @pytest.mark.parametrize(
     ("values", "apart"),
     [
@@ -737,8 +712,6 @@ def test_a_job_that_lasts_has_leaders_only_with_replicas_and_one_stage():
 def test_an_order_and_its_heartbeat_come_to_the_job():
     config = job_config(make_spec(ORDERED | {"heartbeat_ms": 40, "strategy": "drrs"}), "job", None, None)
     assert (config.ordering, config.heartbeat_us, config.in_turns) == ("live_robin", 40_000, True)
-    assert make_spec(ORDERED | {"strategy": "meces", "fetch_back": 0})
-    assert make_spec({"heartbeat_ms": 1}), "nobody waits for it"
     assert not job_config(make_spec({}), "job", None, None).in_turns
 
 
@@ -749,7 +722,8 @@ def test_a_job_works_in_turns_if_its_protocol_agrees_on_some_whatever_its_name(r
 
 def test_all_stages_of_a_chain_may_migrate():
     chain = {"workload": "chain", "chain": "map,counter,counter", "to_slots": 4}
-    assert make_spec(chain).moving == ["counter-2"]
+    for ordering in ("none", "kazoo"):
+        assert make_spec(chain | {"ordering": ordering}).moving == ["counter-2"]
     everything = make_spec(chain | {"stage": "all"})
     assert everything.moving == ["map", "counter-1", "counter-2"]
     assert everything.cores == everything.job.routers + 3 * 4

@@ -59,7 +59,6 @@ def test_steps_follow_each_other_and_the_coordinator_hears_one_answer_after_the_
     slowly = carried_out("fluid", *TO_ONE, load([1.0] * 3), costs=costs)
     # Two have prepared by 0.4 s; done at 1.4, two have ended and prepared by 2.2; switched then.
     assert slowly.completion_s == pytest.approx(3.2 - 0.4)
-    costs = replace(FREE, ack_s=0.2)
     assert carried_out("order_unaware", HERE, THERE, PAIR, costs=costs).longest_s == pytest.approx(1.0)
     assert carried_out("pause_resume", HERE, THERE, PAIR, costs=costs).longest_s == pytest.approx(1.0 + 2 * 0.2)
 

@@ -20,12 +20,10 @@ from keyshift.peers.engines import (
     ENGINES,
     Engine,
     measure_beside_engines,
-    measure_engine,
     measure_rates_beside_engines,
 )
 from keyshift.peers.runs import OpenEngine
-from keyshift.peers.spark_job import CountedByState
-from keyshift.peers.spark_run import spark_spec
+from keyshift.peers.spark_job import CountedByState, spark_spec
 from keyshift.studies.study import Study
 from keyshift.traffic.topics import Topic
 
@@ -45,7 +43,7 @@ def nothing_starts(monkeypatch):
     def started(*told):
         pytest.fail("it was started")
 
-    for name in ("measure_engine", "collect"):
+    for name in ("add_runs", "collect"):
         monkeypatch.setattr(engines, name, started)
 
 
@@ -59,7 +57,6 @@ def nothing_starts(monkeypatch):
         (FLUID, {"state_bytes": 1 << 20, "keys": 200}, ["spark_state", "flink_restart"], "Flink's task manager"),
         (FLUID, {"to_slots": 2}, ["spark_state", "spark_restart"], "to_slots = 2: spark_restart needs another number"),
         (FLUID, {"rate": "auto"}, ["spark_state"], "rate = auto: .* give a number beside Spark"),
-        (FLUID, {"state_bytes": 1 << 20, "keys": 200}, ["flink_rescale"], "Flink's task manager"),
     ],
 )
 def test_what_is_not_possible_is_refused_before_anything_is_started(nothing_starts, points, more, names, named):
@@ -80,18 +77,7 @@ def test_a_spark_of_ones_own_is_refused_before_another_engine_has_run_for_minute
         measure_beside_engines(FLUID, SMALL, ["flink_restart", "spark_state"])
 
 
-def test_points_of_all_are_one_study(monkeypatch):
-    def measured(spec, profile):
-        return Study({spec.peer: [(small_store.run(1, spec.peer), {})]}, {spec.peer: spec})
-
-    monkeypatch.setattr(engines, "measure_engine", measured)
-    ours = Study({"fluid": []}, {}, {"fluid": "it died"})
-    monkeypatch.setattr(engines, "collect", lambda specs, profile: ours if [*specs] == ["fluid"] else None)
-    study = measure_beside_engines(FLUID, SMALL, ["spark_state", "spark_restart"])
-    assert [*study.runs] == ["fluid", "spark_state", "spark_restart"] and study.died == {"fluid": "it died"}
-
-
-def test_an_engine_is_opened_once_for_all_repetitions(monkeypatch):
+def test_points_of_all_are_one_study_and_an_engine_is_opened_once_for_all_repetitions(monkeypatch):
     seen = []
 
     @contextmanager
@@ -102,28 +88,30 @@ def test_an_engine_is_opened_once_for_all_repetitions(monkeypatch):
 
     lab = SimpleNamespace(store=SimpleNamespace(get_tables=lambda run_id: run_id))
     monkeypatch.setattr(engines, "peer_lab", lambda profile: nullcontext(lab))
-    monkeypatch.setitem(ENGINES, "spark_state", Engine(spark_spec, opened))
-    study = measure_engine(spark_spec("spark_state", SMALL | {"repetitions": 2, "seed": 5}), "local")
-    assert seen == [("spark_state", "local"), "closed"]
-    assert [tables for _, tables in study.runs["spark_state"]] == [
-        small_store.run(n, "spark_state").run_id for n in (5, 6)
-    ]
+    for name in ("spark_state", "spark_restart"):
+        monkeypatch.setitem(ENGINES, name, ENGINES[name]._replace(opened=opened))
+    ours = Study({"fluid": []}, {}, {"fluid": "it died"})
+    monkeypatch.setattr(engines, "collect", lambda specs, profile: ours if [*specs] == ["fluid"] else None)
+    given = SMALL | {"repetitions": 2, "seed": 5}
+    study = measure_beside_engines(FLUID, given, ["spark_state", "spark_restart"], "local")
+    assert seen == [("spark_state", "local"), "closed", ("spark_restart", "local"), "closed"]
+    assert {name: [tables for _, tables in some] for name, some in study.runs.items()} == {"fluid": []} | {
+        name: [small_store.run(seed, name).run_id for seed in (5, 6)] for name in ("spark_state", "spark_restart")
+    }
+    assert study.died == {"fluid": "it died"}
 
 
 def test_only_what_goes_on_from_a_checkpoint_is_told_of_an_interval(monkeypatch):
     told = {}
 
-    def measured(spec, profile):
+    def added(study, spec, *_):
         told[spec.peer] = spec.job.snapshot_s
-        return Study({}, {})
 
-    monkeypatch.setattr(engines, "measure_engine", measured)
+    monkeypatch.setattr(engines, "add_runs", added)
     ours = Study({"fluid": [(small_store.run(1, "fluid"), {})]}, {})
     monkeypatch.setattr(engines, "collect", lambda *told: ours)
     measure_beside_engines(FLUID, SMALL, ["flink_restart", "flink_rescale"], checkpoint_s=0.5)
     assert told == {"flink_restart": 0, "flink_rescale": 0.5}
-    with pytest.raises(BadInput, match=r"snapshot_s = 0: flink_rescale goes on from a checkpoint; .* as 2"):
-        measure_beside_engines(FLUID, SMALL, ["flink_rescale"], checkpoint_s=0)
 
 
 class DoesNotOpen:
@@ -260,7 +248,7 @@ def test_to_be_rescaled_a_job_is_begun_anew(monkeypatch):
     assert end.notes == ["a note"] and set(end.stages[0].unit_bytes.values()) == {100}
     query.reads = True
     assert end.told_of(pd.DataFrame({"key": [3], "t": [2_000_000]})) == [], "all of the state is judged"
-    with pytest.raises(BadInput, match="An engine chooses the keys of a slot"):
+    with pytest.raises(BadInput, match="An engine chooses the keys of a slot, so only scale is possible"):
         job.request(Shuffle(3))
 
 

@@ -176,17 +176,17 @@ def test_what_is_not_possible_is_refused_before_anything_is_started(monkeypatch,
 
 
 def test_points_of_both_are_one_study_and_without_any_of_its_own_nothing_else_is_started(monkeypatch, tmp_path):
-    ended, given = (small_store.run(1, NAME), {}), []
-    other = Study({"fluid": [ended]}, {"fluid": plain_spec(SMALL)})
-    lab = SimpleNamespace(home=tmp_path, say=print, store=None)
+    ended, given = small_store.run(1, NAME), []
+    other = Study({"fluid": [(ended, {})]}, {"fluid": plain_spec(SMALL)})
+    lab = SimpleNamespace(home=tmp_path, say=print, store=SimpleNamespace(get_tables=lambda run_id: {}))
     monkeypatch.setattr(plain_run, "collect", lambda *told: other)
     monkeypatch.setattr(plain_run, "require_no_spark", lambda: None)
     monkeypatch.setattr(plain_run, "peer_lab", lambda profile: nullcontext(lab))
     monkeypatch.setattr(plain_run, "local_spark", lambda *told: nullcontext())
-    monkeypatch.setattr(plain_run, "repeated", lambda specs, *told: given.append(specs) or Study({NAME: []}, specs))
-    assert [*measure_beside_plain({"fluid": {"strategy": "fluid"}}, SMALL).runs] == [NAME, "fluid"]
+    monkeypatch.setattr(plain_run, "run_peer", lambda spec, *told: given.append(spec.peer) or ended)
+    assert [*measure_beside_plain({"fluid": {"strategy": "fluid"}}, SMALL | {"repetitions": 2}).runs] == [NAME, "fluid"]
     assert [*measure_beside_plain({"fluid": {"strategy": "fluid"}}, SMALL, plain={}).runs] == ["fluid"]
-    assert [[*specs] for specs in given] == [[NAME]]
+    assert given == [NAME, NAME]
 
 
 def test_it_goes_on_whatever_is_asked_of_it_and_does_not_come_back_from_death():

@@ -19,7 +19,7 @@ from keyshift.lab.machine.sampler import Sampler
 from keyshift.lab.run_loop import RunLoop
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.peers import runs
-from keyshift.peers.spark_run import spark_spec
+from keyshift.peers.spark_job import spark_spec
 from keyshift.progress import silent
 from keyshift.waiting import wait_until
 

@@ -9,9 +9,7 @@ from pyspark.errors import PySparkException
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.peers import spark_job
 from keyshift.peers.counting import Stopped
-from keyshift.peers.runs import repeated
-from keyshift.peers.spark_job import SparkQuery
-from keyshift.peers.spark_run import spark_spec
+from keyshift.peers.spark_job import SparkQuery, spark_spec
 from keyshift.traffic.topics import Topic
 
 SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots": 4, "skew": 0.0}
@@ -131,21 +129,13 @@ def test_a_jvm_that_dies_ends_its_run_in_plain_words_whatever_it_was_asked(made,
         job.begin(2, 1)
 
 
-def test_what_spark_cannot_repartition_ends_its_own_point_and_no_other(made, tmp_path):
+def test_what_spark_cannot_repartition_is_said_in_one_line(made):
     job, _, manager = made
 
     def refuse(*told):
         raise PySparkException("[STATE_REPARTITION_INVALID_CHECKPOINT] The checkpoint is odd.\n\tat a.B.c(D.java:1)")
 
     manager.repartition = refuse
-    specs = {name: spark_spec(name, SMALL) for name in ("spark_restart", "spark_state")}
-
-    def one(spec):
-        if spec.peer == "spark_restart":
-            job.begin(4, 2)
-        return SimpleNamespace(run_id=spec.peer)
-
-    study = repeated(specs, SimpleNamespace(get_tables=lambda run_id: {}), one)
-    why = "Spark's state: [STATE_REPARTITION_INVALID_CHECKPOINT] The checkpoint is odd."
-    assert study.died == {"spark_restart": why}
-    assert [manifest.run_id for manifest, _ in study.runs["spark_state"]] == ["spark_state"]
+    why = r"^Spark's state: \[STATE_REPARTITION_INVALID_CHECKPOINT\] The checkpoint is odd\.$"
+    with pytest.raises(ServiceUnavailable, match=why):
+        job.begin(4, 2)

@@ -34,8 +34,18 @@ pytestmark = pytest.mark.usefixtures("own_definitions")  # a notebook that is lo
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(dry_run, "require_java", lambda: "java")
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path / "state"))
-    write_notebook(tmp_path / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=MEASURES)
+    written(tmp_path, MEASURES)
     return tmp_path
+
+
+def written(folder, *sources):
+    """The notebook, with these cells behind that of its parameters."""
+    path = folder / "notebooks" / "load.ipynb"
+    write_notebook(path, defaults=DEFAULTS, code=sources[0])
+    made = nbformat.read(path, as_version=4)
+    made.cells += map(nbformat.v4.new_code_cell, sources[1:])
+    nbformat.write(made, path)
+    return path
 
 
 def test_a_notebook_says_which_runs_it_would_start_and_starts_none(folder):
@@ -44,12 +54,11 @@ def test_a_notebook_says_which_runs_it_would_start_and_starts_none(folder):
     assert found == [("fluid", 77, 0.8), ("matched", 77, 0.8)]
     assert asked.load_s == 2 * 2 * (6 + 24)
     assert not (folder / "state").exists()
-    write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code="!ls\nopen('there', 'w')")
-    assert asked_of(folder / "notebooks" / "load.ipynb", {}).specs == ()
+    assert asked_of(written(folder, "!ls\nopen('there', 'w')"), {}).specs == ()
     assert not (folder / "notebooks" / "there").exists(), "one that starts nothing is not executed"
-    given, code = {"keys": [77]}, f"keys.append(8)\nkeys = sum(keys)\n{MEASURES}"
-    write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=code)
-    assert asked_of(folder / "notebooks" / "load.ipynb", given).specs[0].workload.keys == 85
+    given = {"keys": [77]}
+    notebook = written(folder, f"keys.append(8)\nkeys = sum(keys)\n{MEASURES}")
+    assert asked_of(notebook, given).specs[0].workload.keys == 85
     assert given == {"keys": [77]}, "what its cells do to a parameter is not given to it"
 
 
@@ -63,31 +72,23 @@ def test_a_notebook_says_which_runs_it_would_start_and_starts_none(folder):
     ],
 )
 def test_what_the_notebook_refuses_is_refused(folder, code, words):
-    write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=code)
     with pytest.raises(BadInput, match=words):
-        asked_of(folder / "notebooks" / "load.ipynb", {})
+        asked_of(written(folder, code), {})
     with pytest.raises(BadInput, match=r"unknown parameter 'text': .* this run has workload = keycount"):
         asked_of(ROOT / "notebooks" / "meces" / "01_on_demand.ipynb", {"text": "../../data/moving.txt"})
 
 
 def test_a_notebook_that_starts_runs_in_two_cells_says_those_of_both(folder):
-    notebook = folder / "notebooks" / "load.ipynb"
     again = "from keyshift.suite import measure\nmeasure(named(['meces']), common | {'keys': 5000})"
-    write_notebook(notebook, defaults=DEFAULTS, code=MEASURES)
-    copy = nbformat.read(notebook, as_version=4)
-    copy.cells += [nbformat.v4.new_code_cell(source) for source in ("study.verdicts()", again)]
-    nbformat.write(copy, notebook)
-    asked = asked_of(notebook, {})
+    asked = asked_of(written(folder, MEASURES, "study.verdicts()", again), {})
     assert [spec.strategy.name for spec in asked.specs] == ["fluid", "matched", "meces"]
     assert asked.load_s == 3 * 2 * (6 + 24)
-    copy.cells[-1].source = again.replace("meces", "mecess")
-    nbformat.write(copy, notebook)
-    with pytest.raises(BadInput, match="mecess"):
-        asked_of(notebook, {})
-    copy.cells[-1].source = again.replace("common", "study.rows()")
-    nbformat.write(copy, notebook)
-    with pytest.raises(BadInput, match="what it needs cannot be told, NameError"):
-        asked_of(notebook, {})
+    for old, new, words in (
+        ("meces", "mecess", "mecess"),
+        ("common", "study.rows()", "what it needs cannot be told, NameError"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            asked_of(written(folder, MEASURES, "study.verdicts()", again.replace(old, new)), {})
 
 
 def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
@@ -114,52 +115,40 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
 
 
 def test_migrations_of_one_job_have_one_verdict_and_other_runs_one_each(folder):
-    notebook, of_each = folder / "notebooks" / "load.ipynb", 2000 * (230 + 260)
+    of_each, one_job = 2000 * (230 + 260), MEASURES.replace("one_job=False", "one_job=True")
 
-    def verdict_bytes():
+    def verdict_bytes(*cells):
+        written(folder, *cells)
         return forecast(prepared(folder), None, MACHINE).needs.verdict_bytes
 
-    assert verdict_bytes() == (6 + 24) * of_each
-    write_notebook(notebook, defaults=DEFAULTS, code=MEASURES.replace("one_job=False", "one_job=True"))
-    assert verdict_bytes() == (6 + 2 * 2 * 24) * of_each
-    copy = nbformat.read(notebook, as_version=4)
-    copy.cells.append(nbformat.v4.new_code_cell("measure(named(['lazy']), common, one_job=False)"))
-    nbformat.write(copy, notebook)
-    assert verdict_bytes() == (6 + 2 * 2 * 24) * of_each, "the largest one counts"
+    assert verdict_bytes(MEASURES) == (6 + 24) * of_each
+    assert verdict_bytes(one_job) == (6 + 2 * 2 * 24) * of_each
+    others = "measure(named(['lazy']), common, one_job=False)"
+    assert verdict_bytes(one_job, others) == (6 + 2 * 2 * 24) * of_each, "the largest one counts"
 
 
 def test_a_job_of_several_runs_may_need_more_cores_than_any_of_them(folder):
     chain = {"workload": "chain", "chain": "map,counter", "stage_slots": "map:1,counter:6"}
     chain |= {"stage": "all", "to_slots": 3}
     for one_job, cores in ((False, 11), (True, 14)):
-        code = MEASURES.replace("one_job=False", f"one_job={one_job}").replace('"skew": skew', f"**{chain}")
-        write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=code)
+        written(folder, MEASURES.replace("one_job=False", f"one_job={one_job}").replace('"skew": skew', f"**{chain}"))
         assert forecast(prepared(folder), None, MACHINE).needs.cores == cores
 
 
 def test_of_a_search_for_the_highest_rate_nobody_knows_how_many_events_it_offers(folder):
-    searches = """
-from keyshift.suite import measure, measure_highest_rates
-study = measure({"one": {"keys": keys}})
-found = measure_highest_rates({"one": {"keys": keys}})
-"""
-    notebook = folder / "notebooks" / "load.ipynb"
-    write_notebook(notebook, defaults=DEFAULTS, code=searches.split("study")[0])
-    copy = nbformat.read(notebook, as_version=4)
-    copy.cells += [nbformat.v4.new_code_cell(line) for line in searches.strip().splitlines()[1:]]
-    nbformat.write(copy, notebook)
+    assert not forecast(prepared(folder), None, MACHINE).searched
+    points = '{"one": {"keys": keys}}'
+    imports = "from keyshift.suite import measure, measure_highest_rates"
+    written(folder, imports, f"study = measure({points})", f"found = measure_highest_rates({points})")
     _, needs, _, of_searches = forecast(prepared(folder), None, MACHINE).lines()
     assert "in the driver for a verdict on a run that is no search and " in needs
     assert of_searches.startswith(
         "  how long a search for the highest rate takes, and how many events it offers, is not"
     )
-    write_notebook(notebook, defaults=DEFAULTS, code=MEASURES)
-    assert not forecast(prepared(folder), None, MACHINE).searched
 
 
 def test_what_cannot_be_told_is_not_refused_and_takes_as_long_as_the_others_of_its_set(folder):
-    notebook = folder / "notebooks" / "load.ipynb"
-    write_notebook(notebook, defaults=DEFAULTS, code=f"%matplotlib inline\n{MEASURES}")
+    written(folder, f"%matplotlib inline\n{MEASURES}")
     bench, made = Bench(folder), prepared(folder, "grid: {skew: [0, 0.4, 0.8]}")
     bench.run(made, Executor(errors={0.8: "it fell over"}))
     set_minutes(bench, {0: 6.0, 0.4: 16.0, 0.8: 900.0})
@@ -168,19 +157,14 @@ def test_what_cannot_be_told_is_not_refused_and_takes_as_long_as_the_others_of_i
     first, untold = told.lines()
     assert first.endswith("1 to do, with at least 0 runs; about 11 min, from what 2 executions of this set took")
     assert untold.startswith("  execution 3: load.ipynb: what it needs cannot be told, SyntaxError: ")
-    write_notebook(notebook, defaults=DEFAULTS, code=MEASURES)
-    copy = nbformat.read(notebook, as_version=4)
-    copy.cells += [nbformat.v4.new_code_cell(source) for source in ("!ls", "%matplotlib inline", "%%html\n<p>")]
-    nbformat.write(copy, notebook)
+    notebook = written(folder, MEASURES, "!ls", "%matplotlib inline", "%%html\n<p>")
     assert len(asked_of(notebook, {}).specs) == 2, "magics behind the runs do not matter"
-    imports, *behind = MEASURES.strip().splitlines()
-    copy.cells[-4:] = [nbformat.v4.new_code_cell(source) for source in (imports, "keys *= 2", "\n".join(behind), "!ls")]
-    nbformat.write(copy, notebook)
-    assert [spec.workload.keys for spec in asked_of(notebook, {}).specs] == [2000, 2000], "what is imported may wait"
-    copy.cells[-2].source = f"%%time\n{copy.cells[-2].source}"
-    nbformat.write(copy, notebook)
+    imports, *lines = MEASURES.strip().splitlines()
+    behind = "\n".join(lines)
+    specs = asked_of(written(folder, imports, "keys *= 2", behind, "!ls"), {}).specs
+    assert [spec.workload.keys for spec in specs] == [2000, 2000], "what is imported may wait"
     with pytest.raises(BadInput, match="what it needs cannot be told, SyntaxError"):
-        asked_of(notebook, {})
+        asked_of(written(folder, imports, "keys *= 2", f"%%time\n{behind}", "!ls"), {})
 
 
 def test_without_java_nothing_can_run_here(folder, monkeypatch):
@@ -238,7 +222,7 @@ def test_executions_of_the_same_set_say_how_long_the_others_take(folder):
     bench.records.remove("small", [f"{made.executions[2].id}.json"])
     other = prepared(folder, text, name="other")
     assert forecast(other, bench.records, MACHINE).estimate.of == 0, "those of another set are no measure"
-    write_notebook(folder / "notebooks" / "load.ipynb", defaults=DEFAULTS, code=f"# new\n{MEASURES}")
+    written(folder, f"# new\n{MEASURES}")
     told = forecast(prepared(folder, text), bench.records, MACHINE)
     assert (told.to_do, told.estimate) == (3, Estimate(2.5 * 720, 2)), "an earlier notebook is one all the same"
 

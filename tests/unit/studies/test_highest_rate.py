@@ -7,7 +7,7 @@ import small_store
 from small_lab import opens
 
 from keyshift.analysis.rates import RATE_MEASURES, rate_ratio_sentences, rate_sentences
-from keyshift.experiment.events import write_events
+from keyshift.experiment.loads import write_events
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.environment import NotStarted, nothing_starts
 from keyshift.lab.scripts.highest_rate import Burst, Tried

@@ -30,6 +30,13 @@ def of_parameters(source, tag="parameters"):
     return new_code_cell(source, metadata={"tags": [tag]})
 
 
+def written(folder, *sources):
+    """A notebook with these cells."""
+    path = folder / "one.ipynb"
+    nbformat.write(new_notebook(cells=[*map(new_code_cell, sources)], metadata=KERNEL), path)
+    return path
+
+
 @pytest.fixture
 def executed(monkeypatch):
     monkeypatch.setenv("KEYSHIFT_MINIO_SECRET_KEY", "sup3r-s3cret")
@@ -151,19 +158,15 @@ def test_a_number_is_a_text_or_whole_where_that_is_wanted_and_a_name_that_the_st
 
 def test_a_kernel_that_dies_is_a_failure_with_a_copy_of_what_came_before(tmp_path):
     """It may be killed when memory runs out."""
-    cells = [
-        new_code_cell(text) for text in ("print('before')", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
-    ]
-    nbformat.write(new_notebook(cells=cells, metadata=KERNEL), tmp_path / "one.ipynb")
-    executed = execute(tmp_path / "one.ipynb", {}, tmp_path)
+    notebook = written(tmp_path, "print('before')", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    executed = execute(notebook, {}, tmp_path)
     assert executed.error.startswith("its kernel: ") and "died" in executed.error
     assert "before" in executed.html.read_text()
 
 
 def test_a_notebook_some_of_whose_points_died_lacks_their_runs(tmp_path):
-    lines = "from keyshift.model.errors import PointsDied", "raise PointsDied('1 of 2 points died: lazy')"
-    nbformat.write(new_notebook(cells=[new_code_cell("\n".join(lines))], metadata=KERNEL), tmp_path / "one.ipynb")
-    executed = execute(tmp_path / "one.ipynb", {}, tmp_path)
+    dies = "from keyshift.model.errors import PointsDied\nraise PointsDied('1 of 2 points died: lazy')"
+    executed = execute(written(tmp_path, dies), {}, tmp_path)
     assert executed.lacks_runs and executed.error == "cell 1: PointsDied: 1 of 2 points died: lazy"
 
 
@@ -189,9 +192,8 @@ def test_executions_that_begin_in_one_second_have_folders_of_their_own(copied, t
 
 
 def test_what_goes_to_a_kernel_and_back_is_encrypted(tmp_path, capfd):
-    cell = new_code_cell("from ipykernel.kernelapp import IPKernelApp\nassert IPKernelApp.instance().curve_secretkey")
-    nbformat.write(new_notebook(cells=[cell], metadata=KERNEL), tmp_path / "one.ipynb")
-    assert execute(tmp_path / "one.ipynb", {}, tmp_path).error is None
+    asks = "from ipykernel.kernelapp import IPKernelApp\nassert IPKernelApp.instance().curve_secretkey"
+    assert execute(written(tmp_path, asks), {}, tmp_path).error is None
     assert "without encryption" not in capfd.readouterr().err
 
 
@@ -220,9 +222,7 @@ run_program(lambda: execute(Path(sys.argv[1]), {}, Path(sys.argv[1]).parent))
 
 
 def test_a_cell_that_is_interrupted_ends_what_it_has_started_and_nobody_prints_a_traceback(tmp_path):
-    made = new_notebook(cells=[new_code_cell(STARTS_A_PROCESS)], metadata=KERNEL)
-    nbformat.write(made, tmp_path / "one.ipynb")
-    command = [sys.executable, "-c", EXECUTE, str(tmp_path / "one.ipynb")]
+    command = [sys.executable, "-c", EXECUTE, str(written(tmp_path, STARTS_A_PROCESS))]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as program:
         try:
             assert wait_until(lambda: (tmp_path / "began").exists() or program.poll() is not None, 120)

@@ -7,7 +7,7 @@ import pytest
 from small_store import row
 
 from keyshift.experiment.spec import make_spec
-from keyshift.peers.spark_run import spark_spec
+from keyshift.peers.spark_job import spark_spec
 from keyshift.studies.batch import prepare
 from keyshift.studies.dry_run import asked_of
 from keyshift.studies.published import BASELINES, CURVES, Curve, beside
