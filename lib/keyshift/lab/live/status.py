@@ -1,6 +1,4 @@
-"""The states of a live job, and what it says of itself, as it goes over HTTP. Times in seconds, latencies in
-milliseconds.
-"""
+"""What a live job says of itself, as it goes over HTTP, and its states. Seconds; latencies are in milliseconds."""
 
 from enum import StrEnum, auto
 from typing import TypedDict
@@ -36,6 +34,7 @@ class JobLife:
 
     def __init__(self) -> None:
         self.state = JobState.STARTING
+        self.stop_wanted = False  # remembered, whatever becomes of the query meanwhile; any thread sets it
 
     def enter(self, state: JobState) -> None:
         """Change the state. Raises ValueError, and changes nothing, if the state now does not lead there."""
