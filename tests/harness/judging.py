@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from keyshift.driver.job import Job
-from keyshift.lab.judge.final_state import FinalState, StageTold, cuts_of, judged, judged_cuts, of_job
+from keyshift.lab.judge.final_state import FinalState, cuts_of, judged, judged_cuts, of_job
 from keyshift.results.verdict import Judgement
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.workloads import Workload
@@ -19,7 +19,7 @@ Topic = tuple[pd.DataFrame, pd.DataFrame]  # events, and frames
 
 def final_state(job: Job, left_behind: Mapping[str, Collection[tuple[int, int]]]) -> FinalState:
     """Of a job that has stopped: its last savepoint, and the way there."""
-    return of_job(job, {name: StageTold(units) for name, units in left_behind.items()})
+    return of_job(job, left_behind)
 
 
 def problems(

@@ -365,8 +365,7 @@ def live_job(monkeypatch, spec, resume=None, **kept):
     keeper = Keeper()
     keeper.__dict__ |= {"outlives": "keep" in kept, **kept}
 
-    def record(spec, run_id, make_script, results, parameters, end):
-        job.partitions = results
+    def record(spec, run_id, make_script, end):
         if spec.job.replicas == 1:
             inner.config = replace(inner.config, job=run_id)
             system = KeyshiftJob(spec, inner)

@@ -331,7 +331,7 @@ def world_of(monkeypatch, folder):
         lab = Lab(Endpoints("k:1", "z:1", "m:1", "a", "s"), [], folder, 16, lambda line: None, SparkProfile())
         lab.work, lab._closing = folder / "work", contextlib.ExitStack()
         lab._spark = SimpleNamespace(session=None, await_executors=lambda *_: None)
-        lab._recording = lambda spec, run_id, parameters: Recording(world, spec, run_id)
+        lab._copy_bytes_per_s = 1.0
         lab.store = SimpleNamespace(holds=lambda run: world.verdict)
         return contextlib.nullcontext(lab)
 
@@ -366,6 +366,7 @@ def world_of(monkeypatch, folder):
     monkeypatch.setattr(files, "write_whole", write_whole)
     monkeypatch.setattr(process, "open_job_lab", open_lab)
     monkeypatch.setattr(lab_run, "job_traffic", lambda *_: Traffic(world))
+    monkeypatch.setattr(lab_run, "Recording", lambda store, say, spec, run_id, *_: Recording(world, spec, run_id))
     monkeypatch.setattr(lab_run, "Job", lambda spark, config, *_: Job(world, spec, config))
     monkeypatch.setattr(lab_run, "KeyshiftJob", system_of)
     monkeypatch.setattr(lab_run, "Replicas", ReplicasHere)

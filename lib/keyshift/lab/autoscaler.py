@@ -20,7 +20,7 @@ from keyshift.lab.system import LOOK_WITHIN_S, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.records import Measured
 from keyshift.planner.autoscaling import ScalingPolicy
-from keyshift.planner.scaling import Goals, Look, Scaling, StageLook, StageScaling
+from keyshift.planner.scaling import Goals, Look, Scaling, StageLook
 from keyshift.progress import Say
 from keyshift.traffic.feed import Feed, Progress
 from keyshift.traffic.traffic import Traffic
@@ -211,9 +211,8 @@ def decision_told(made: Scaling, names: Sequence[str]) -> DecisionTold:
         "moves": made.moves,
         "reason": made.reason,
         "words": sentence(made, names),
-        "stages": {name: _of_stage(stage) for name, stage in zip(names, made.stages, strict=True)},
+        "stages": {
+            name: cast(StageDecisionTold, {field: known(value) for field, value in asdict(stage).items()})
+            for name, stage in zip(names, made.stages, strict=True)
+        },
     }
-
-
-def _of_stage(stage: StageScaling) -> StageDecisionTold:
-    return cast(StageDecisionTold, {name: known(value) for name, value in asdict(stage).items()})

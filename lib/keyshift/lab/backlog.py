@@ -16,9 +16,7 @@ LOOK_S = 0.05  # between two looks: a query that has died is silent until the ne
 
 class Backlog:
     """The results that are due and have not come. A system that has not worked them off in ``allowed_s`` is
-    ``overloaded``. ``check`` raises what ends the run.
-
-    ``deadline_s``: so long a slot may stand between two batches, until it says itself that its job has failed.
+    ``overloaded``. ``check`` raises what ends the run. ``deadline_s``: so long a slot may stand between two batches.
     """
 
     def __init__(

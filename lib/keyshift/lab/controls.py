@@ -1,7 +1,7 @@
 """What commands may do with a job, in the thread that controls it."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from keyshift.experiment.commands import Migration, Requested, Target
 from keyshift.experiment.possible import Rehearsal
@@ -12,15 +12,11 @@ from keyshift.wire.faults import Fault
 
 
 class JobControls(Rehearsal):
-    """The controls of the job ``system``, in ``run``. ``migrate`` requests what was proposed. ``most``: see
-    ``Rehearsal``.
-    """
+    """The controls of the job in ``run``. ``migrate`` requests what was proposed. ``most``: see ``Rehearsal``."""
 
-    def __init__(
-        self, run: RunLoop, system: LiveSystem, migrate: Callable[[Proposal], Migration], most: Mapping[str, int]
-    ) -> None:
+    def __init__(self, run: RunLoop, migrate: Callable[[Proposal], Migration], most: Mapping[str, int]) -> None:
         super().__init__(run.spec, most)
-        self._run, self._system, self._migrate = run, system, migrate
+        self._run, self._system, self._migrate = run, cast(LiveSystem, run.system), migrate
 
     @property
     def rate(self) -> float:
@@ -35,8 +31,7 @@ class JobControls(Rehearsal):
         provisioned = self._system.status()["stages"][name]["provisioned"]
         wanted = self._change(name, target, provisioned, (point or self.spec.point()).restarts)
         proposal = self._system.plans.propose(name, wanted, point)
-        migration = self._migrate(proposal)
-        return {**migration, "steps": proposal.steps_as_json()}
+        return {**self._migrate(proposal), "steps": proposal.steps_as_json()}
 
     def cancel(self) -> None:
         """Take back the steps and migrations that have not begun, of all stages."""

@@ -63,11 +63,7 @@ class RunEnd:
 
 
 def all_of(steps: Mapping[str, Callable[[], None]], say: Say) -> list[str]:
-    """Carry out each of ``steps``, whatever becomes of the others: the run's own error is the news. Give those that
-    failed.
-
-    Raises Deposed at once.
-    """
+    """Carry out each of ``steps``, whatever becomes of the others, and give what failed. Raises Deposed at once."""
     failed = []
     for name, step in steps.items():
         try:

@@ -226,9 +226,7 @@ def require_fit(spec: RunSpec, place: Profile, resources: Resources) -> None:
 
 
 def require_user() -> None:
-    """Require that the user of this process has a name, else raise ServiceUnavailable: Spark would start behind
-    everything else, and end for that.
-    """
+    """Raise ServiceUnavailable if the user of this process has no name: Spark would start last, and end for that."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:

@@ -20,10 +20,10 @@ PROTOCOL_LOG = "protocol.jsonl"  # of a run that is bad or died
 
 
 class Recording:
-    """The record of one run, from its beginning on; ``ended`` or ``died`` stores it. ``copy_bytes_per_s``: of a bare
-    copy.
+    """The record of one run, from its beginning on; ``ended`` or ``died`` stores it.
 
-    ``took``: when it began and ended, if it is over. ``versions``: of another system than keyshift's job.
+    ``copy_bytes_per_s``: of a bare copy. ``took``: when it began and ended, if it is over. ``versions``: of another
+    system than keyshift's job.
     """
 
     def __init__(

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from keyshift.driver.job import Job
 from keyshift.driver.spark import idle_jvm, start_query, stop_spark
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.live_spec import wanted_slots
+from keyshift.experiment.live_spec import parameters, partitions, wanted_slots
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_disk_space, work_folder
 from keyshift.lab.ending import RunEnd, all_of
@@ -21,6 +20,7 @@ from keyshift.lab.live.job import LiveJob
 from keyshift.lab.machine import bare_copy
 from keyshift.lab.machine import load_cost as costs
 from keyshift.lab.machine.auto_load import DEFAULT, AutoLoad, chosen
+from keyshift.lab.machine.sampler import Stretch
 from keyshift.lab.recording import Recording
 from keyshift.lab.replicas.jobs import Replicas
 from keyshift.lab.replicas.spark import application_of
@@ -120,12 +120,12 @@ class Lab:
 
     def _measure_load_cost(self) -> costs.LoadCost:
         self.say("measuring what a load costs on this machine, for later runs, too")
-        spec, script = costs.cost_spec(), costs.CostScript()
-        results, name = [*spec.tasks.values()][-1], new_run_id(spec.workload.name, "cost")
-        with self._prepared(spec, name, [], script.script, results, RunEnd()) as (run, _):
+        spec, parts = costs.cost_spec(), list[Stretch]()
+        name = new_run_id(spec.workload.name, "cost")
+        with self._prepared(spec, name, [], partial(costs.cost_script, parts), RunEnd()) as (run, _):
             run.run()
             _, frames = run.traffic.offered()
-        return costs.cost_of(script.parts, frames)
+        return costs.cost_of(parts, frames)
 
     def settled(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         """``specs`` with one load for all that left it to the machine (``rate=auto``, ``frame_ms=auto``); it is told.
@@ -147,13 +147,11 @@ class Lab:
         """Make one run, and store it whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
         [spec] = self.settled([spec])
         require_possible(spec.scenario.every_fault(), self._stack, self._spark_profile)
-        run_id = new_run_id(spec.workload.name, spec.strategy.name)
-        return self.record(spec, run_id, make_script, [*spec.tasks.values()][-1], spec.parameters())
+        return self.record(spec, new_run_id(spec.workload.name, spec.strategy.name), make_script)
 
     def start(self, spec: RunSpec, on_end: Callable[[], None] = lambda: None) -> LiveJob:
         """Start a job that runs until it is stopped; returns as soon as events go in. There may be one at a time. It
-        keeps no journal, and ends with the lab at the latest: then nothing is left of it, and nothing can go on with
-        it.
+        keeps no journal, and ends with the lab at the latest: nothing is left of it, and nothing can go on with it.
 
         ``on_end``: called when it has ended. Raises BadInput if one runs already, KeyshiftError if it does not start.
         """
@@ -189,22 +187,13 @@ class Lab:
         each = max(0, cores - spec.cores) // len(spec.tasks)
         return {stage: max(tasks, min(wanted_slots(spec), tasks + each)) for stage, tasks in spec.tasks.items()}
 
-    def record(
-        self,
-        spec: RunSpec,
-        run_id: str,
-        make_script: MakeScript,
-        results: int,
-        parameters: dict[str, Any],
-        end: RunEnd | None = None,
-    ) -> Manifest:
-        """Make a run of this script, and store it. ``results``: partitions of their topic, for as many slots.
-
-        ``end``: how it may end, if not as a run does, which leaves nothing behind.
-        """
-        recording, log, end = self._recording(spec, run_id, parameters), list[LogEvent](), end or RunEnd()
+    def record(self, spec: RunSpec, run_id: str, make_script: MakeScript, end: RunEnd | None = None) -> Manifest:
+        """Make a run of this script, and store it. ``end``: how it may end, if not with nothing left behind."""
+        told = parameters(spec) if spec.lasts else spec.parameters()
+        recording = Recording(self.store, self.say, spec, run_id, told, self._copy_bytes_per_s)
+        log, end = list[LogEvent](), end or RunEnd()
         try:
-            with self._prepared(spec, run_id, log, make_script, results, end) as (run, require_driver):
+            with self._prepared(spec, run_id, log, make_script, end) as (run, require_driver):
                 evaluation = run.execute()
                 with contextlib.suppress(ServiceUnavailable):
                     require_driver()
@@ -215,16 +204,14 @@ class Lab:
             raise
 
     def run_series(self, job: RunSpec, specs: Sequence[RunSpec]) -> Iterator[Manifest]:
-        """Make a run of each of ``specs``, all of them laps of one ``job``; see ``series``. Each is stored as it is
-        taken.
+        """Make a run of each of ``specs``, laps of one ``job``; see ``series``. Each is stored when it is taken.
 
         Raises KeyshiftError if the job died: then nothing is known of any of them.
         """
         name, log = new_run_id(job.workload.name, "series"), list[LogEvent]()
         self.say(f"one job for {_counted(specs)}: {name}")
-        results = [*job.tasks.values()][-1]
         series = Series(specs)
-        with self._prepared(job, name, log, series.script, results, RunEnd()) as (run, _):
+        with self._prepared(job, name, log, series.script, RunEnd()) as (run, _):
             run.run()
             laps = series.evaluations()
         return (self._store_lap(spec, *lap, log) for spec, lap in zip(as_stored(job, specs), laps, strict=True))
@@ -232,33 +219,28 @@ class Lab:
     def _store_lap(self, spec: RunSpec, span: Span, evaluation: Evaluation, log: list[LogEvent]) -> Manifest:
         begun, ended = (datetime.fromtimestamp(moment, UTC) for moment in (span.start, span.end))
         run_id = new_run_id(spec.workload.name, spec.strategy.name, begun)
-        return self._recording(spec, run_id, spec.parameters(), (begun, ended)).ended(evaluation, log)
-
-    def _recording(
-        self, spec: RunSpec, run_id: str, parameters: dict[str, Any], took: tuple[datetime, datetime] | None = None
-    ) -> Recording:
-        return Recording(self.store, self.say, spec, run_id, parameters, self._copy_bytes_per_s, took)
+        given = self.store, self.say, spec, run_id, spec.parameters(), self._copy_bytes_per_s
+        return Recording(*given, (begun, ended)).ended(evaluation, log)
 
     @contextlib.contextmanager
     def _prepared(
-        self, spec: RunSpec, run_id: str, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
+        self, spec: RunSpec, run_id: str, log: list[LogEvent], make_script: MakeScript, end: RunEnd
     ) -> Iterator[PreparedRun]:
-        """Prepare a run, with all that it consists of. ``log`` gets its last protocol events. ``end`` decides what is
-        left behind.
-        """
+        """Prepare a run. ``log`` gets its last protocol events, ``end`` decides what is left behind."""
         chosen = settings_of(spec.backend.name, spec.backend.settings, self._endpoints.redis)
         folder = None if self._spark_profile.on_kubernetes else self.work
         with backends.get(spec.backend.name).served(chosen, run_id, folder) as settings:
             config = job_config(spec, run_id, self._endpoints, self._spark_profile.certificate(), settings)
-            with self._around(spec, config, log, make_script, results, end) as run:
+            with self._around(spec, config, log, make_script, end) as run:
                 yield run
 
     @contextlib.contextmanager
     def _around(
-        self, spec: RunSpec, config: JobConfig, log: list[LogEvent], make_script: MakeScript, results: int, end: RunEnd
+        self, spec: RunSpec, config: JobConfig, log: list[LogEvent], make_script: MakeScript, end: RunEnd
     ) -> Iterator[PreparedRun]:
         reporter, several = Reporter(self.say), spec.job.replicas > 1
         configs = [config.of_replica(number) for number in range(spec.job.replicas)] if several else [config]
+        results = partitions(spec) if spec.lasts else [*spec.tasks.values()][-1]  # for as many slots
         traffic = job_traffic(spec.workload, config, results, self.work, reporter.second, configs)
         faults = spec.scenario.every_fault()
         services = self._faults(lambda line: system.note(line), several, faults)
@@ -337,16 +319,13 @@ def run_all(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None)
 
 def run_each(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None) -> Iterator[tuple[RunSpec, Manifest]]:
     """As ``run_all``, but give each run with the one of ``specs`` that it repeats."""
-    specs, most = lab.settled(specs), max(spec.run.repetitions for spec in specs)
-    for repetition in range(most):
-        for spec in specs:
-            if repetition < spec.run.repetitions:
-                try:
-                    yield spec, lab.run(spec.repeated(repetition))
-                except KeyshiftError as error:
-                    if failed is None:
-                        raise
-                    failed(spec, error)
+    for repetition, spec in _rounds(lab.settled(specs)):
+        try:
+            yield spec, lab.run(spec.repeated(repetition))
+        except KeyshiftError as error:
+            if failed is None:
+                raise
+            failed(spec, error)
 
 
 def run_in_one_job(
@@ -361,7 +340,7 @@ def run_in_one_job(
     """
     for some, job in with_jobs(lab.settled(specs)):
         if job is not None:
-            rounds = _rounds(some)
+            rounds = [spec for _, spec in _rounds(some)]
             try:
                 made = lab.run_series(job, rounds)
             except KeyshiftError as error:
@@ -376,7 +355,7 @@ def _counted(runs: Sequence[RunSpec]) -> str:
     return "a run" if len(runs) == 1 else f"{len(runs)} runs"
 
 
-def _rounds(specs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Each of ``specs`` as often as its ``repetitions`` say, in turn."""
+def _rounds(specs: Sequence[RunSpec]) -> list[tuple[int, RunSpec]]:
+    """Each of ``specs`` as often as its ``repetitions`` say, in turn, behind the number of the repetition."""
     most = max(spec.run.repetitions for spec in specs)
-    return [spec for number in range(most) for spec in specs if number < spec.run.repetitions]
+    return [(number, spec) for number in range(most) for spec in specs if number < spec.run.repetitions]

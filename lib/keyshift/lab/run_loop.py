@@ -186,9 +186,7 @@ class RunLoop:
             raise Unwanted("the job was given up before it was stopped: it has no verdict")
 
     def change_rate(self, rate: float, source: str | None = None) -> None:
-        """Offer another rate of ``source``, or else of the first one, from now on: events per second, of a load whose
-        length is not known.
-        """
+        """Offer so many events per second of ``source``, or else of the first one, in a load of no known length."""
         assert self.feed is not None
         source = source or next(iter(self.rates))
         self.feed.change_rate(rate, source)
@@ -218,10 +216,7 @@ class RunLoop:
     # -- the death of the query ---------------------------------------------------------------------------------------
 
     def surviving(self, step: Callable[[], T], then: Callable[[], T] | None = None) -> T:
-        """Do ``step``, and once more after each death of the query, as long as the run may survive it.
-
-        ``then``: after a death, instead of a ``step`` that the recovery does over.
-        """
+        """Do ``step``, and after each death of the query that the run may survive ``then``, or ``step`` once more."""
         death: KeyshiftError | None = None
         while True:
             try:

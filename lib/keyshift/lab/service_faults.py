@@ -124,8 +124,7 @@ class BesideRun:
 
 
 class ServiceFaults(BesideRun):
-    """Faults of embedded services, and of what a run connects to: a replica may be cut off from those that ``faults``
-    name.
+    """Faults of embedded services, from which a replica may be cut off if ``faults`` say so.
 
     ``note(line)``: which of several nodes is hit, or that a service did not come back.
     """
@@ -152,9 +151,7 @@ class ServiceFaults(BesideRun):
             self._relays.end()
 
     def require(self, fault: Fault) -> None:
-        """Raise BadInput if a fault cannot happen here, or not any more: a node that was killed before is away, or
-        others have begun to use the services since the run began.
-        """
+        """Raise BadInput if a fault cannot happen here, or not any more: a node is away, or others use the services."""
         require_possible([fault], self._stack, self._spark)
         if fault.action == "kill" and fault.who in SERVICES:
             assert self._stack is not None

@@ -4,10 +4,10 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from keyshift.driver.job import Job
 from keyshift.endpoints import Endpoints
@@ -16,8 +16,8 @@ from keyshift.experiment.possible import slots_at_first
 from keyshift.experiment.replicas import moves_apart
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import SNAPSHOTS, RunSpec
-from keyshift.lab.judge.final_state import NOTHING_COPIED, FinalState, StageTold, of_job
-from keyshift.lab.live.failover import Failover, JobFailover
+from keyshift.lab.judge.final_state import NOTHING_COPIED, FinalState, of_job
+from keyshift.lab.live.failover import JobFailover
 from keyshift.lab.live.status import SystemStatus
 from keyshift.lab.plans.job_plans import JobPlans
 from keyshift.model.errors import BadInput, ServiceUnavailable
@@ -34,8 +34,10 @@ from keyshift.wire.faults import STEADY, Fault
 from keyshift.workloads import Workload, parcel_of
 
 if TYPE_CHECKING:
-    from keyshift.lab.replicas.plans import ReplicatedPlans
+    from keyshift.lab.replicas.system import LiveReplicas
 
+# A system that can be asked how it is while it runs: ``status``, ``activities`` and ``notes`` are for any thread.
+LiveSystem: TypeAlias = "KeyshiftJob | LiveReplicas"
 NEAR_US = 100_000  # beside two epochs: a replica that is not later than that keeps up
 LOOK_WITHIN_S = 10.0  # for slots to tell who only looks what they have measured: nobody else is heard meanwhile
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
@@ -111,53 +113,10 @@ class SystemUnderTest(Protocol):
         """End the job, after ``stop``, and tell what came of it."""
 
 
-class LiveSystem(SystemUnderTest, Protocol):
-    """A system that can be asked how it is, and for ``plans``, while it runs. ``status``, ``activities`` and ``notes``
-    are for any thread.
-    """
-
-    measured_of: int | None  # the replica of which ``measure`` told last; None without replicas
-
-    @property
-    def plans(self) -> "JobPlans | ReplicatedPlans":
-        """The plans for what is asked of it."""
-
-    @property
-    def failover(self) -> Failover:
-        """How another process goes on with it."""
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """The job's name, which is the run's id, and its secret."""
-
-    @property
-    def begun_from(self) -> str:
-        """From where this attempt has begun."""
-
-    @property
-    def returning(self) -> bool:
-        """Whether a replica is on its way back, or lives and is not full yet."""
-
-    @property
-    def activities(self) -> Mapping[str, Activity]:
-        """What happens to the state of each stage now."""
-
-    @property
-    def notes(self) -> list[Note]:
-        """What has not gone as planned so far."""
-
-    def status(self) -> SystemStatus:
-        """What is known without asking anybody."""
-
-
 def job_config(
     spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None, backend: Settings | None = None
 ) -> JobConfig:
-    """The configuration of the first attempt of the job of ``spec``, as seen by its first stage, with a secret of its
-    own.
-
-    ``backend``: its settings, as served.
-    """
+    """The configuration of the first attempt of a job, as seen by its first stage. ``backend``: settings, as served."""
     backend = backend or backends.get(spec.backend.name).settings(**spec.backend.settings)
     (stage, slots), *onward = slots_at_first(spec).items()
     return JobConfig(
@@ -205,18 +164,11 @@ def job_traffic(
     topics = [Topic.at(each.endpoints, each.results_topic, results) for each in configs or [config]]
     output = work / f"{config.job}.parquet"
     given = workload, events, topics[0], output, heard, config.trace
-    near_us = 2 * config.heartbeat_us + NEAR_US
-    return Traffic(*given, others=topics[1:], near_us=near_us, apart=config.apart, order=order_log(config, results))
-
-
-def order_log(config: JobConfig, results: int) -> Topic | None:
-    """The topic of the order log of the job of ``config``, if its order comes from leaders. ``results``: see
-    ``job_traffic``.
-    """
-    if not orderings.get(config.ordering).leads:
-        return None
-    *before, _ = config.chain()
-    return Topic.at(config.endpoints, config.order_topic, sum(each.slots for each in before) + results)
+    near_us, order = 2 * config.heartbeat_us + NEAR_US, None
+    if orderings.get(config.ordering).leads:
+        *before, _ = config.chain()
+        order = Topic.at(config.endpoints, config.order_topic, sum(each.slots for each in before) + results)
+    return Traffic(*given, others=topics[1:], near_us=near_us, apart=config.apart, order=order)
 
 
 def used_by_pods(jobs: Callable[[], Iterable[Job]]) -> list[tuple[int | None, PodUsed]]:
@@ -233,16 +185,16 @@ def used_by_pods(jobs: Callable[[], Iterable[Job]]) -> list[tuple[int | None, Po
 
 
 class KeyshiftJob:
-    """A job of keyshift's own: a ``LiveSystem``. Another process can go on with it (``failover``)."""
+    """A job of keyshift's own, without replicas. Another process can go on with it (``failover``)."""
 
-    returning = False  # it has no replicas
-    measured_of: int | None = None  # likewise
+    returning = False  # whether a replica is on its way back, or lives and is not full yet
+    measured_of: int | None = None  # the replica of which ``measure`` told last
 
     def __init__(self, spec: RunSpec, job: Job) -> None:
         self._spec, self._job = spec, job
         self.plans = JobPlans(spec, job)
         self.failover = JobFailover(job, self.plans)
-        self.identity = job.config.job, job.config.token
+        self.identity = job.config.job, job.config.token  # the job's name, which is the run's id, and its secret
         # As they were when the job stopped.
         self._measured_at, self._copied = 0.0, NOTHING_COPIED
         self._measures: Mapping[str, Mapping[int, Measured]] = {}
@@ -350,23 +302,20 @@ class KeyshiftJob:
     def final_state(self) -> FinalState:
         """The final state of the job, with the plans that were made for it."""
         self._job.stop()
-        for line in missed_faults(self._spec, self._job.faults.done):
-            self.note(line)
-        return of_job(
+        scenario, done = self._spec.scenario, self._job.faults.done
+        for fault in scenario.faults():
+            if not fault.ends_query and fault not in done:  # those that end the query show by its deaths
+                self.note(f"fault = {scenario.fault}: {fault} did not happen")
+        final = of_job(
             self._job,
-            {
-                name: StageTold(self._left_behind[name], self._measures[name], plans.past.decisions, plans.to_move())
-                for name, plans in self.plans.of.items()
-            },
+            self._left_behind,
             measured_at=self._measured_at,
             planned_s=max((s for plans in self.plans.of.values() if (s := plans.planned_s) is not None), default=None),
             copied=self._copied,
             struck=self._job.faults.struck,
         )
-
-
-def missed_faults(spec: RunSpec, done: Collection[Fault]) -> Iterator[str]:
-    """A line for each fault that is not ``done``. Those that end the query show by its deaths."""
-    for fault in spec.scenario.faults():
-        if not fault.ends_query and fault not in done:
-            yield f"fault = {spec.scenario.fault}: {fault} did not happen"
+        stages = [
+            replace(stage, decisions=plans.past.decisions, to_move=plans.to_move(), measures=self._measures[name])
+            for stage, (name, plans) in zip(final.stages, self.plans.of.items(), strict=True)
+        ]
+        return replace(final, stages=stages)

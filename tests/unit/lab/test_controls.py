@@ -16,7 +16,7 @@ def controls(**values):
         plans=SimpleNamespace(propose=lambda stage, change, point: SimpleNamespace(steps_as_json=list)),
     )
     most = {name: slots + 1 for name, slots in spec.tasks.items()}
-    return JobControls(SimpleNamespace(spec=spec), system, lambda proposal: {}, most)
+    return JobControls(SimpleNamespace(spec=spec, system=system), lambda proposal: {}, most)
 
 
 def test_a_stage_goes_to_as_many_slots_as_it_has_or_to_more_with_a_restart():

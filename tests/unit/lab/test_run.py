@@ -86,7 +86,7 @@ def recorded(lab, error=None, end=None):
         if error is not None:
             raise error
 
-    return lab.record(live_spec({}), "run-1", execute, 4, {}, end)
+    return lab.record(live_spec({}), "run-1", execute, end)
 
 
 def test_state_of_a_run_is_on_the_redis_server_of_the_place_and_goes_from_there(lab, monkeypatch):
@@ -95,7 +95,7 @@ def test_state_of_a_run_is_on_the_redis_server_of_the_place_and_goes_from_there(
     monkeypatch.setattr(run, "clean_stores", lambda *given: cleaned.append(settings_of(*given[:3])))
     monkeypatch.setenv(PASSWORD, "secret")
     spec = live_spec({"backend": "hybrid", "write": "back"})
-    lab.record(spec, "run-1", lambda: None, 4, {}, None)
+    lab.record(spec, "run-1", lambda: None)
     (config,) = configs
     assert (config.backend_settings["redis"], config.backend_settings["write"]) == ("place:6379", "back")
     assert config.backend_secret == "secret"
@@ -116,7 +116,7 @@ def test_the_spark_of_a_lab_is_not_that_of_replicas_which_have_their_own(lab, mo
     monkeypatch.setattr(run, "Replicas", Replicas)
     monkeypatch.setattr(run, "LiveReplicas", lambda *_: None)
     monkeypatch.setattr(run, "idle_jvm", lambda: {7: "idle Spark"})
-    lab.record(live_spec(given), "run-1", lambda: None, 4, {}, None)
+    lab.record(live_spec(given), "run-1", lambda: None)
     assert loop.services() == beside
 
 
@@ -127,6 +127,17 @@ def test_executors_are_waited_for_before_a_recovery_as_long_as_somebody_wants_th
     lab.spark.await_executors = asked.append
     recorded(lab)
     assert asked == ["is it wanted?"]
+
+
+@pytest.mark.parametrize(("spec", "partitions"), [(make_spec({}), 4), (live_spec({}), 16)], ids=["a run", "a live job"])
+def test_a_job_that_lasts_has_results_of_slots_that_a_restart_may_lead_to_and_no_parameters_of_a_scenario(
+    lab, monkeypatch, spec, partitions
+):
+    given, ends = [], dict.fromkeys(("kill", "close"), lambda: None)
+    monkeypatch.setattr(run, "job_traffic", lambda *of: given.append(of[2]) or SimpleNamespace(**ends))
+    monkeypatch.setattr(run, "Recording", lambda *of: given.append("seconds" in of[4]) or Mock())
+    lab.record(spec, "run-1", lambda: None)
+    assert given == [not spec.lasts, partitions]
 
 
 def deposed():

@@ -1,5 +1,6 @@
 """keyshift's own job as the system under test: plans, copies and restarts for what is requested."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,8 @@ from small_bucket import ENDPOINTS
 from keyshift.driver.step_log import StepLog
 from keyshift.experiment.scenario import Balance, ScaleTo
 from keyshift.experiment.spec import make_spec
-from keyshift.lab.judge.final_state import NOTHING_COPIED, CopiedAhead
-from keyshift.lab.system import OF_TASKS, KeyshiftJob, job_config, missed_faults, used_by_pods
+from keyshift.lab.judge.final_state import NOTHING_COPIED, CopiedAhead, FinalState, StageEnd
+from keyshift.lab.system import OF_TASKS, KeyshiftJob, job_config, used_by_pods
 from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.model.keys import Assignment, Move, Step
 from keyshift.model.notes import Activity, Doing, Note, NoteKind
@@ -152,26 +153,6 @@ def test_changes_of_several_kinds_are_migrations_one_behind_the_other_from_where
     assert owners[2] == made.spec.target(begin, made.spec.changes[2]).owner
 
 
-def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
-    made = system_of(strategy="fluid")
-    made.system.request(made.spec.changes[0])
-    migrations = made.system.plans.of["counter"]
-    assert migrations.past.to_move is None, "nothing is planned before its turn"
-    ((_, replace),) = made.job.requests
-    assert replace is False
-    assert migrations.to_move() == {*units(made.job.plan())} != set()
-    assert made.job.measured == 0, "nothing goes by the load"
-
-
-def test_units_of_a_request_that_nobody_has_planned_were_to_move_and_without_a_request_none_were():
-    made = system_of(strategy="fluid", slots=2, to_slots=4)
-    plans = made.system.plans.of["counter"]
-    assert plans.to_move() == set()
-    made.system.request(ScaleTo(3))
-    start = made.spec.start()
-    assert plans.to_move() == {move.unit for move in start.moves_to(made.spec.target(start, ScaleTo(3)))} != set()
-
-
 def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads():
     made = system_of(strategy="replicated", copies="periodic")
     made.system.announce(made.spec.changes[0])
@@ -229,15 +210,36 @@ def test_copies_end_with_a_migration_that_has_left_units_where_they_were_unless_
 WAITED = ["copies came no closer than 201 changed keys per round, copy_lag_keys = 200"]
 
 
-def test_how_long_a_plan_took_is_known_only_if_there_was_one(monkeypatch):
-    monkeypatch.setattr("keyshift.lab.system.of_job", lambda job, stages, **told: told)
-    made = system_of(strategy="fluid")
+def stopped(monkeypatch, **values):
+    """A job at its end, and its system."""
+    final = FinalState({}, None, [StageEnd("counter", None, [], {}, [])], (), ())
+    monkeypatch.setattr("keyshift.lab.system.of_job", lambda job, left_behind, **told: replace(final, **told))
+    made = system_of(**values)
     made.job.stop = made.job.savepoint = made.job.read_log = lambda: None
     made.job.left_behind = set
     made.system.stop()
-    assert made.system.final_state()["planned_s"] is None
-    assert planned(made)
-    assert made.system.final_state()["planned_s"] > 0
+    return made
+
+
+def test_the_end_of_a_job_has_what_was_measured_and_planned_and_how_long_a_plan_took(monkeypatch):
+    made = stopped(monkeypatch, strategy="fluid")
+    steps, final = planned(made), made.system.final_state()
+    (stage,) = final.stages
+    assert stage.to_move == {each.unit for _, each in stage.decisions} == {*units(steps)} != set()
+    assert final.planned_s > 0 and stage.measures
+    assert made.job.measured == 1, "at its end: nothing goes by the load"
+    assert [replaces for _, replaces in made.job.requests] == [False]
+
+
+def test_units_of_a_request_that_nobody_has_planned_were_to_move_and_without_a_request_none_were(monkeypatch):
+    made = stopped(monkeypatch, strategy="fluid", slots=2, to_slots=4)
+    assert made.system.final_state().stages[0].to_move == set()
+    made.system.request(ScaleTo(3))
+    final = made.system.final_state()
+    assert final.planned_s is None, "nothing is planned before its turn"
+    start = made.spec.start()
+    wanted = {move.unit for move in start.moves_to(made.spec.target(start, ScaleTo(3)))}
+    assert final.stages[0].to_move == wanted != set()
 
 
 def moved_over_copies(made, steps):
@@ -457,10 +459,11 @@ def test_the_status_says_which_slots_a_step_is_about_and_how_large_their_state_w
     assert [each["state_bytes"] for each in plans.status(None)["of_slot"].values()] == [None] * 4
 
 
-def test_faults_that_did_not_happen_are_noted():
-    made = system_of(fault="kill:slot@1,restart:kafka@2,cut:flight@transfer")
+def test_faults_that_did_not_happen_are_noted(monkeypatch):
+    made = stopped(monkeypatch, fault="kill:slot@1,restart:kafka@2,cut:flight@transfer")
     made.job.faults.done += parse("restart:kafka@2")
-    (line,) = missed_faults(made.spec, made.job.faults.done)
+    made.system.final_state()
+    (line,) = told(made)
     assert line.endswith("cut:flight@transfer did not happen"), "it may have been refused"
     made.job.faults.busy = True
     assert made.system.busy and not made.system.migrating, "a service is away"

@@ -1,6 +1,4 @@
-"""Drives the cores of all routers and slots of a stage: what one of them says to another has arrived before anything
-else.
-"""
+"""Drives the cores of all routers and slots of a stage: what one says to another has arrived before anything else."""
 
 from collections import Counter
 

@@ -267,11 +267,10 @@ class EndedJob:
     def tables(
         self, span: Span, numbers: Mapping[str, int] | None = None, scalings: Sequence[Scaling] = ()
     ) -> dict[str, pa.Table]:
-        """Tables by name, with the trigger of ``span`` as 0: of the whole job, or with ``numbers`` of what is in
-        ``span``.
+        """Tables by name, with the trigger of ``span`` as 0: of the whole job, or with ``numbers`` of what is in it.
 
-        ``numbers``: of the migration in it, by stage, which is number 0 in tables. What slots measure is of the whole
-        job, and is left out then.
+        ``numbers``: of the migration in ``span``, by stage, which is number 0 in tables. What slots measure is of the
+        whole job, and is left out then.
         """
         stages, trigger_us = self.final.stages, round(span.trigger * SECOND_US)
         samples, seconds = self._samples, list(self._seconds)

@@ -57,18 +57,6 @@ NOTHING_COPIED = CopiedAhead()
 
 
 @dataclass(frozen=True)
-class StageTold:
-    """What is known of a stage at its end beside its state and its history; see ``StageEnd`` and
-    ``Questions.left_behind``.
-    """
-
-    left_behind: Collection[tuple[int, int]] = ()
-    measures: Mapping[int, Measured] = field(default_factory=dict)
-    decisions: Sequence[tuple[int, Decision]] = ()
-    to_move: Collection[int] = ()
-
-
-@dataclass(frozen=True)
 class FinalState:
     """The end of a job, with the way there. See ``results.verdict.judge`` and ``workloads.times.Times``."""
 
@@ -97,8 +85,9 @@ class FinalState:
     strength: Sequence[tuple[float, int]] = ()  # since when (seconds since the epoch) so many of them were full
 
 
-def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalState:
-    """The final state of a job that has stopped: its last savepoint. ``more``: fields that the job does not know.
+def of_job(job: Job, left_behind: Mapping[str, Collection[tuple[int, int]]], **more: Any) -> FinalState:
+    """The final state of a job that has stopped: its last savepoint. ``left_behind``: of each stage, see ``Questions``.
+    ``more``: fields that the job does not know.
 
     Of an earlier savepoint, which nobody needs any more, the store may have lost what is in it: then it is not judged.
     """
@@ -113,17 +102,14 @@ def of_job(job: Job, of_stages: Mapping[str, StageTold], **more: Any) -> FinalSt
             job.notes.append(Note(f"it is not known what was in a savepoint: {error}"))
 
     def end(stage: LedStage) -> StageEnd:
-        name, past, told = stage.name, stage.history, of_stages[stage.name]
+        name, past = stage.name, stage.history
         saved = [_inventory(f"savepoint {at}", each.stages[name]) for at, each in manifests.items()]
         return StageEnd(
             name=name,
-            ownership=Ownership(past.assignments, saved, told.left_behind),
+            ownership=Ownership(past.assignments, saved, left_behind[name]),
             begins=past.begins,
             unit_bytes=final.unit_bytes[name],
             records=past.records,
-            decisions=told.decisions,
-            to_move=told.to_move,
-            measures=told.measures,
         )
 
     state = FinalState(
@@ -279,9 +265,7 @@ def _unreadable(error: ServiceUnavailable) -> Judgement:
 def _parts(
     store: SavepointStore, manifest: SavepointManifest, timers: list[pd.DataFrame], units: SomeUnits
 ) -> Iterator[pd.DataFrame]:
-    """Give the values of a savepoint or a snapshot, some units of a slot at a time: a table for each of a million would
-    take an hour. See ``FinalState.parts``.
-    """
+    """See ``FinalState.parts``. Some units of a slot at a time, as a table for each of a million would take an hour."""
     for number, saved in enumerate(manifest.stages.values()):
         for slot, locations in saved.locations.items():
             mine = units.have(np.array([location.unit for location in locations], np.int32))

@@ -13,7 +13,6 @@ What a new workload is tried with before it meets a cluster, and what the tests 
 """
 
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +23,10 @@ import pandas as pd
 from keyshift.lab.judge.driven import DrivenStage
 from keyshift.model.keys import Assignment
 from keyshift.results.verdict import Ownership
-from keyshift.state import Store, backends
+from keyshift.state import backends
 from keyshift.traffic.topics import positions
 from keyshift.wire.config import result_schema
-from keyshift.workloads import KeyedStage, Workload
+from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
 
 _FRAME_US = 10_000
@@ -68,81 +67,59 @@ def run_sequentially(
     of these do not come. Raises BadInput for an unknown backend.
     """
     kind = backends.get(backend)
+    partitions = [(source, source.partition(number)) for source in workload.sources for number in range(routers)]
+    slots = 1 + max(max(each.owner) for each in assignments)
+    chain: list[DrivenStage] = []
+    events: list[pd.DataFrame] = []
+    ends: list[tuple[int, int, int]] = []
+    now_us = 0
     with ExitStack() as stack:
         settings = stack.enter_context(kind.served(kind.settings(), "sequential", Path(tempfile.gettempdir())))
         stores = [
             stack.enter_context(closing(kind.open(f"sequential/{each.name}", each.operator().state_schema, settings)))
             for each in workload.stages
         ]
-        return _run_in(stores, workload, assignments, routers, frames, events_per_frame)
-
-
-def _run_in(
-    stores: Sequence[Store],
-    workload: Workload,
-    assignments: list[Assignment],
-    routers: int,
-    frames: int,
-    events_per_frame: int,
-) -> SequentialRun:
-    partitions = [(source, source.partition(number)) for source in workload.sources for number in range(routers)]
-    chain = _chain(workload, workload.stages, stores, assignments, len(partitions))
-    events: list[pd.DataFrame] = []
-    ends: list[tuple[int, int, int]] = []
-    now_us = 0
-    for offset in range(frames):
-        for each in chain:
-            each.migrate(assignments[offset * len(assignments) // frames])
-        times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
-        now_us, watermark = int(times[-1]) + 1, int(times[-1])
-        for router, (source, partition) in enumerate(partitions):
-            batch = source.mapped(partition.take(times))
-            position = positions(np.array([batch.num_rows]))
-            events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
-            chain[0].frame(router, offset, batch, watermark, now_us)
-            ends.append((router, offset, watermark))
-    chain[0].end(now_us)
-    for store in stores:
-        store.checkpoint()
-    units = [
-        (number, unit, slot, state)
-        for number, each in enumerate(chain)
-        for slot, core in enumerate(each.slots)
-        for unit, state in sorted(core.states.items())
-    ]
-    *_, last = workload.stages
-    return SequentialRun(
-        pd.concat(events, ignore_index=True),
-        chain[-1].results.table(result_schema(last)),
-        [
-            part.to_pandas().assign(stage=number, unit=unit, slot=slot)
-            for number, unit, slot, state in units
-            for part in state.export(_BYTES)
-        ],
-        assignments,
-        pd.DataFrame(ends, columns=["router", "offset", "watermark"]),
-        [
-            state.timers.export().to_pandas().assign(unit=unit, slot=slot)
-            for number, unit, slot, state in units
-            if number == 0
-        ],
-        [Ownership(assignments)] * len(chain),
-    )
-
-
-def _chain(
-    workload: Workload,
-    stages: Sequence[KeyedStage],
-    stores: Sequence[Store],
-    assignments: list[Assignment],
-    routers: int,
-) -> list[DrivenStage]:
-    """The stages, each of which knows the next one."""
-    chain: list[DrivenStage] = []
-    slots = 1 + max(max(each.owner) for each in assignments)
-    for number in reversed(range(len(stages))):
-        senders = slots if number else routers
-        following = chain[0] if chain else None
-        stage = workload, stages[number], stores[number], assignments[0], senders, slots, following, number
-        chain.insert(0, DrivenStage(*stage))
-    return chain
+        for number, stage in reversed([*enumerate(workload.stages)]):
+            senders = slots if number else len(partitions)
+            following = chain[0] if chain else None
+            chain.insert(
+                0, DrivenStage(workload, stage, stores[number], assignments[0], senders, slots, following, number)
+            )
+        for offset in range(frames):
+            for each in chain:
+                each.migrate(assignments[offset * len(assignments) // frames])
+            times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
+            now_us, watermark = int(times[-1]) + 1, int(times[-1])
+            for router, (source, partition) in enumerate(partitions):
+                batch = source.mapped(partition.take(times))
+                position = positions(np.array([batch.num_rows]))
+                events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
+                chain[0].frame(router, offset, batch, watermark, now_us)
+                ends.append((router, offset, watermark))
+        chain[0].end(now_us)
+        for store in stores:
+            store.checkpoint()
+        units = [
+            (number, unit, slot, state)
+            for number, each in enumerate(chain)
+            for slot, core in enumerate(each.slots)
+            for unit, state in sorted(core.states.items())
+        ]
+        *_, last = workload.stages
+        return SequentialRun(
+            pd.concat(events, ignore_index=True),
+            chain[-1].results.table(result_schema(last)),
+            [
+                part.to_pandas().assign(stage=number, unit=unit, slot=slot)
+                for number, unit, slot, state in units
+                for part in state.export(_BYTES)
+            ],
+            assignments,
+            pd.DataFrame(ends, columns=["router", "offset", "watermark"]),
+            [
+                state.timers.export().to_pandas().assign(unit=unit, slot=slot)
+                for number, unit, slot, state in units
+                if number == 0
+            ],
+            [Ownership(assignments)] * len(chain),
+        )

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
@@ -125,7 +124,9 @@ class _SlicedRows:
         rows, self._waiting, self._unwritten = pa.concat_tables(self._waiting), [], 0
         rows = rows.append_column(_ROW, pa.array(np.arange(self._row, self._row + len(rows))))
         self._row, self._schema = self._row + len(rows), rows.schema
-        slice_of = self._slice_of(rows["key"].to_numpy())
+        groups, bins = self._workload.key_groups, self._workload.bins
+        unit_of = units_of(rows["key"].to_numpy(), groups, bins).astype(np.int64)
+        slice_of = unit_of * self._slices // (groups * bins)
         counts = np.bincount(slice_of, minlength=self._slices)
         self.counts += counts
         rows, ends = rows.take(np.argsort(slice_of, kind="stable")), np.cumsum(counts)
@@ -146,10 +147,6 @@ class _SlicedRows:
                             batches.append(pa.ipc.read_record_batch(message, self._schema))
         rows = pa.Table.from_batches(batches, self._schema).sort_by(_ROW).drop_columns(_ROW)
         return rows.to_pandas(split_blocks=True, self_destruct=True)
-
-    def _slice_of(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        units = self._workload.key_groups * self._workload.bins
-        return units_of(keys, self._workload.key_groups, self._workload.bins).astype(np.int64) * self._slices // units
 
     def _errors(self) -> AbstractContextManager[None]:
         begin = f"what went in and came out cannot be kept in {self._folder} for its verdict"

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job, Past
@@ -86,42 +86,10 @@ class SystemJournal:
 J = TypeVar("J", bound=SystemJournal)
 
 
-class Failover(Protocol):
-    """How another process goes on with a system; for the controlling thread."""
-
-    @property
-    def progress(self) -> tuple[object, object]:
-        """What has begun, and the snapshots: a journal that was made while either was another value is old."""
-
-    def require_driver(self) -> None:
-        """Raise Deposed if another process has claimed the job."""
-
-    def journal(self) -> SystemJournal:
-        """Return what another process needs to go on. Raises as ``require_driver`` does."""
-
-    def journal_written(self) -> None:
-        """Hear that the journal that was told last is written down: what only older ones refer to may go."""
-
-    def presence(self, token: str) -> Presence:
-        """The presence of drivers of the job, whose secret ``token`` is."""
-
-    def claim(self, journal: SystemJournal) -> int:
-        """Become the driver of the job that the journal is of, before anything else; gives the epoch of its input."""
-
-    def readable(self, journal: J) -> J:
-        """Return the journal, or one of what was written before, if the job cannot go on from the newest that it has.
-        Another one is to be on disk before any event is offered.
-        """
-
-    def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
-        """Give what the job has given, and will give once more; after ``claim``."""
-
-    def resume(self, journal: SystemJournal, epochs: Epochs) -> None:
-        """Go on from there, instead of ``start``. ``epochs``: of the input."""
-
-
 class JobFailover:
-    """The failover of ``job``, whose migrations ``plans`` planned; also how it goes on where another replica stands."""
+    """How another process goes on with ``job``, whose migrations ``plans`` planned, or it where another replica stands;
+    for the controlling thread. ``ReplicasFailover`` has the same for a job with replicas.
+    """
 
     def __init__(self, job: Job, plans: JobPlans) -> None:
         self._job, self._plans = job, plans
@@ -129,15 +97,15 @@ class JobFailover:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """The attempt, and how many snapshots there are so far."""
+        """The attempt, and how many snapshots there are: a journal that was made while either was another is old."""
         return self._job.config.attempt, len(self._job.snapshots.taken)
 
     def require_driver(self) -> None:
-        """See ``Failover``."""
+        """Raise Deposed if another process has claimed the job."""
         self._job.require_driver()
 
     def journal(self) -> SystemJournal:
-        """See ``Failover``."""
+        """Return what another process needs to go on. Raises as ``require_driver`` does."""
         self.require_driver()
         config = self._job.config
         self._past = self._job.past()
@@ -151,7 +119,7 @@ class JobFailover:
         )
 
     def journal_written(self) -> None:
-        """See ``Failover``."""
+        """Hear that the journal that was told last is written down: what only older ones refer to may go."""
         if (past := self._past) is None:
             return
         self._job.snapshots.journaled({snapshot.name for snapshot in past.snapshots})
@@ -160,21 +128,20 @@ class JobFailover:
             self._job.snapshots.supersede(names[: names.index(past.begun_from.name)])
 
     def presence(self, token: str) -> Presence:
-        """See ``Failover``."""
+        """The presence of drivers of the job, whose secret ``token`` is."""
         return Presence(self._job.config.endpoints, self._job.config.job, token)
 
     def claim(self, journal: SystemJournal) -> int:
-        """See ``Failover``."""
+        """Become the driver of the job that the journal is of, before anything else; gives the epoch of its input."""
         self._job.config = self._config_of(journal)
         return self._job.claim()
 
     def readable(self, journal: J) -> J:
-        """Leave out what has read events that Kafka has lost: all that came out behind what is left is revoked, also of
-        those events, and comes once more. What cannot be read stays: an attempt dies of it, and the next begins from
-        the one before, in this process or another.
+        """The journal without what has read events that Kafka has lost, to be on disk before any event is offered: all
+        that came out behind what is left is revoked, also of those events, and comes once more. What cannot be read
+        stays: an attempt dies of it, and the next begins from the one before, in this process or another.
 
-        Raises InputLost if each snapshot that was committed is to be judged, for which all that it has read has to be
-        there.
+        Raises InputLost if each committed snapshot is to be judged, for which all that it has read has to be there.
         """
         config = self._job.config
         if config.keep_snapshots:
@@ -194,11 +161,11 @@ class JobFailover:
         return journal
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
-        """Give nothing: versions are revoked."""
+        """Give what the job has given, and will give once more; after ``claim``. Nothing: versions are revoked."""
         return ()
 
     def resume(self, journal: SystemJournal, epochs: Epochs) -> None:
-        """See ``Failover``."""
+        """Go on from there, instead of ``start``. ``epochs``: of the input."""
         self.take(journal.plans)
         self._job.config = replace(self._config_of(journal), epochs=epochs)
         self._job.resume(journal.past)

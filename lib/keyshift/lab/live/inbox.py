@@ -18,9 +18,7 @@ class NotRunning(BadInput):
 
 
 class Inbox:
-    """Requests of other threads: ``ask`` is for any thread, ``serve`` for the controlling one. ``state``, ``doing``: of
-    the job.
-    """
+    """``ask`` is for any thread, ``serve`` for the controlling one. ``state``, ``doing``: of the job."""
 
     def __init__(self, state: Callable[[], JobState], doing: Callable[[], str]) -> None:
         self._state, self._doing = state, doing

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from keyshift.experiment.commands import UNDER_WAY, Command, CommandAnswer
-from keyshift.experiment.live_spec import parameters, partitions, wanted_slots
+from keyshift.experiment.live_spec import wanted_slots
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import decision_told
 from keyshift.lab.controls import JobControls
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.journal import Keeper
-from keyshift.lab.live.run import LiveRun
-from keyshift.lab.live.status import JobLife, JobState, ScalingStatus, Status
+from keyshift.lab.live.run import JobLife, LiveRun
+from keyshift.lab.live.status import JobState, ScalingStatus, Status
 from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.lab.scalings import Scalings
 from keyshift.model.errors import KeyshiftError
@@ -33,8 +33,7 @@ RecordRun = Callable[..., Manifest]  # see ``Lab.record``
 
 
 class LiveJob:
-    """A job that runs until it is stopped; for any thread. ``execute`` is called once, by the thread that then controls
-    it.
+    """A job that runs until it is stopped; for any thread. The one that calls ``execute``, once, then controls it.
 
     ``on_end``: called when it has ended. ``keeper``: what is written down of the job; without, nothing is.
 
@@ -59,7 +58,7 @@ class LiveJob:
         self.error: BaseException | None = None  # why there is none
         self._life = JobLife()
         self._run: LiveRun | None = None
-        self._unwanted = self._stop_wanted = False
+        self._unwanted = False
         self._ended_at: float | None = None  # seconds of the wall clock
         self._controller: threading.Thread | None = None
 
@@ -69,8 +68,7 @@ class LiveJob:
         """Run the job from its start to its verdict, which is stored. Raises KeyshiftError if it dies."""
         self._controller = threading.current_thread()
         try:
-            given = self.spec, self.run_id, self._script, partitions(self.spec), parameters(self.spec)
-            self.manifest = self._record(*given, self._keeper)
+            self.manifest = self._record(self.spec, self.run_id, self._script, self._keeper)
             return self.manifest
         except BaseException as error:
             decided = self._keeper.error if isinstance(error, KeyboardInterrupt) else None
@@ -81,7 +79,7 @@ class LiveJob:
             with contextlib.ExitStack() as stack:
                 stack.callback(self.ended.set)
                 stack.callback(self._on_end)
-                self._life.enter(JobState.FAILED if self.manifest is None else JobState.ENDED)
+                self._life.state = JobState.FAILED if self.manifest is None else JobState.ENDED
                 if self._run:
                     self._run.close()
 
@@ -89,7 +87,7 @@ class LiveJob:
         """Give the job up before it executes: what it needs does not come."""
         if self.manifest is None and self.error is None:
             self.error = error
-            self._life.enter(JobState.FAILED)
+            self._life.state = JobState.FAILED
         self.ended.set()
 
     def keep(self) -> None:
@@ -99,7 +97,7 @@ class LiveJob:
 
     def _script(self, loop: RunLoop) -> Script:
         self._run = run = LiveRun(loop, self._keeper, self._life, self.ready.set)
-        run.loop.unwanted, run.stop_wanted = self._unwanted, self._stop_wanted  # from now on it hears that itself
+        run.loop.unwanted = self._unwanted  # from now on it hears that itself
         return run.script()
 
     def await_ready(self) -> None:
@@ -117,10 +115,8 @@ class LiveJob:
             self.ended.wait()
 
     def begin_stop(self) -> None:
-        """Begin what ``stop`` does, without waiting."""
-        self._stop_wanted = True
-        if self._run:
-            self._run.stop()
+        """Begin what ``stop`` does, without waiting: the load ends at the next look, or when the job has recovered."""
+        self._life.stop_wanted = True
 
     def stop(self) -> Manifest:
         """End the load, wait for all results and the verdict. Whoever asks again gets the same.
@@ -215,18 +211,13 @@ class LiveJob:
 
     def do(self, command: Command, wait: bool = False) -> CommandAnswer:
         """Carry out a command and give its answer; with ``wait``, if a migration comes of it, when that is over."""
-        run = self._running()
-        answer = run.inbox.ask(
-            lambda: command.carry_out(JobControls(run.loop, run.system, run.migrate, self.restart_slots))
-        )
+        run = self._run
+        if run is None or self.state is not JobState.RUNNING:
+            raise NotRunning(f"job {self.run_id} is {self.state}, not running")
+        answer = run.inbox.ask(lambda: command.carry_out(JobControls(run.loop, run.migrate, self.restart_slots)))
         if not wait or "number" not in answer:
             return answer
         migration = run.migrations.find(answer["stage"], answer["number"])
         while migration["outcome"] == UNDER_WAY and not self.ended.wait(0.1):
             pass
         return {**answer, **migration}
-
-    def _running(self) -> LiveRun:
-        if self._run is None or self.state is not JobState.RUNNING:
-            raise NotRunning(f"job {self.run_id} is {self.state}, not running")
-        return self._run

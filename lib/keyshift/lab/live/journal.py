@@ -7,9 +7,9 @@ step: of a job that moves for hours it takes seconds, so that not every snapshot
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from keyshift.experiment.commands import Migration
 from keyshift.lab.ending import RunEnd
@@ -23,25 +23,17 @@ KEEP_AGAIN_S = 5.0  # before a journal that could not be written is tried once m
 RESTS, LONGEST_REST_S = 20, 60.0
 
 
-def _with_why(raw: Any) -> Any:
-    """Give a migration the form of today: older journals of this format have the reason in its ``outcome``."""
-    if not isinstance(raw, dict) or "why" in raw:
-        return raw
-    outcome, _, why = str(raw.get("outcome")).partition(": ")
-    return raw | {"outcome": outcome, "why": why or None}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Journal(SystemJournal):
     """The journal of a live job. ``began_at``, ``trigger``: of the load and of the first migration, in seconds since
     the epoch, 0 if there was none; ``rates``: events per second of each source. ``migrations``, ``targets``: see
-    ``Migrations``. ``rate_changed``: see ``Feed``; older journals of this format do not tell.
+    ``Migrations``. ``rate_changed``: see ``Feed``.
     """
 
     began_at: float
     trigger: float
     rates: dict[str, float]
-    migrations: list[Annotated[Migration, BeforeValidator(_with_why)]]
+    migrations: list[Migration]
     targets: dict[str, list[int]]
     rate_changed: bool = False
 

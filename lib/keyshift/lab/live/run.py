@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import cast
 
 from keyshift.experiment.commands import Migration
@@ -10,7 +10,7 @@ from keyshift.experiment.scenario import ScaleTo
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter, Keeper
 from keyshift.lab.live.presence import Presence
-from keyshift.lab.live.status import JobLife, JobState, OfSlot
+from keyshift.lab.live.status import JobState, OfSlot
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
@@ -26,9 +26,19 @@ from keyshift.traffic.topics import Epochs
 LASTS_S = 7 * 24 * 3600.0
 
 
+@dataclass
+class JobLife:
+    """How far one job is, for any thread; the controlling one changes the ``state``, and any other one may want a stop,
+    whatever becomes of the query meanwhile.
+    """
+
+    state: JobState = JobState.STARTING
+    stop_wanted: bool = False
+
+
 class LiveRun:
-    """The run of a live job. ``loop`` is for the controlling thread; ``inbox`` and ``stop`` are for any other one.
-    ``on_ready`` is called when events go in. ``life``: of the job, which it leads until that stops.
+    """The run of a live job, which leads its ``life`` until that stops. ``loop`` is for the controlling thread,
+    ``inbox`` for any other one. ``on_ready`` is called when events go in.
     """
 
     def __init__(self, loop: RunLoop, keeper: Keeper, life: JobLife, on_ready: Callable[[], None]) -> None:
@@ -37,9 +47,8 @@ class LiveRun:
         loop.open, loop.lasts_s = self._open, LASTS_S
         loop.each_second.append(self._measure)
         loop.each_look.append(self._look)
-        self.stop_wanted = False  # remembered, whatever becomes of the query meanwhile
         self.inbox = Inbox(lambda: life.state, lambda: str(loop.reporter.doing))
-        self.migrations = Migrations(loop, self.system)
+        self.migrations = Migrations(loop)
         self.measured: Mapping[str, Mapping[int, OfSlot]] = {}  # of each stage and slot, as it said last
         self._failover = self.system.failover
         self._journal = JournalWriter(keeper, self._failover.journal_written, self.system.note)
@@ -50,10 +59,6 @@ class LiveRun:
         """Events offered so far."""
         feed = self.loop.feed
         return feed.sent + feed.before.events if feed else 0
-
-    def stop(self) -> None:
-        """End the load at the next look, or when the job has recovered."""
-        self.stop_wanted = True
 
     def close(self) -> None:
         """Answer nobody any more, and be seen no more as the driver of the job: all of it has ended."""
@@ -78,12 +83,12 @@ class LiveRun:
         self.migrations.settle()
         self._keep()  # before anybody hears that it runs
         self._keeper.begun()
-        self._life.enter(JobState.RUNNING)
+        self._life.state = JobState.RUNNING
         self._on_ready()
-        while not self.stop_wanted:
+        while not self._life.stop_wanted:
             yield self._pause
             yield self.inbox.serve
-        self._life.enter(JobState.STOPPING)
+        self._life.state = JobState.STOPPING
         self.inbox.refuse()
         loop.cut_faults_short()  # else whoever stops the job would wait for what is away
 

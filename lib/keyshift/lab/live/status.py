@@ -1,6 +1,4 @@
-"""The states of a live job, and what it says of itself, as it goes over HTTP. Times in seconds, latencies in
-milliseconds.
-"""
+"""What a live job says of itself, as it goes over HTTP, and its states. Seconds; latencies are in milliseconds."""
 
 from enum import StrEnum, auto
 from typing import TypedDict
@@ -21,27 +19,7 @@ class JobState(StrEnum):
     FAILED = auto()  # it has ended without one
 
 
-LEADS_TO: dict[JobState, frozenset[JobState]] = {
-    JobState.STARTING: frozenset({JobState.RUNNING, JobState.FAILED}),
-    JobState.RUNNING: frozenset({JobState.STOPPING, JobState.FAILED}),
-    JobState.STOPPING: frozenset({JobState.ENDED, JobState.FAILED}),
-    JobState.ENDED: frozenset(),
-    JobState.FAILED: frozenset(),
-}
 GOES_ON = frozenset({JobState.RUNNING, JobState.STOPPING})  # its migrations come to their end
-
-
-class JobLife:
-    """The state of one job, for any thread; the controlling one changes it."""
-
-    def __init__(self) -> None:
-        self.state = JobState.STARTING
-
-    def enter(self, state: JobState) -> None:
-        """Change the state. Raises ValueError, and changes nothing, if the state now does not lead there."""
-        if state not in LEADS_TO[self.state]:
-            raise ValueError(f"a job that is {self.state} cannot be {state} next")
-        self.state = state
 
 
 class StageStatus(TypedDict):

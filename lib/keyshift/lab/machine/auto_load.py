@@ -48,9 +48,7 @@ def chosen(specs: Sequence[RunSpec], cost: LoadCost) -> AutoLoad:
 
 
 def frames_for(specs: Sequence[RunSpec]) -> list[float]:
-    """The lengths of frames that may be chosen: an epoch cannot be shorter than one, and short ones make many rows. If
-    all make too many, the longest.
-    """
+    """The lengths of frames that may be chosen: none is longer than an epoch, or else makes too many rows."""
     open_ones = [spec for spec in specs if "frame_ms" in spec.unsettled]
     heartbeats = [spec.job.heartbeat_ms for spec in open_ones if orderings.get(spec.job.ordering).agrees]
     frames = [frame_ms for frame_ms in FRAMES_MS if frame_ms <= min(heartbeats, default=math.inf)]

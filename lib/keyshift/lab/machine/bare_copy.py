@@ -61,11 +61,6 @@ def copy_s(client: flight.FlightClient, batches: Sequence[pa.RecordBatch]) -> fl
     return time.perf_counter() - begin
 
 
-def batch_of(value: bytes) -> pa.RecordBatch:
-    """One message with ``value``."""
-    return pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], ["value"])
-
-
 class BareCopy(NamedTuple):
     """A bandwidth, and the share of the processors that others had meanwhile, 0 to 1."""
 
@@ -74,11 +69,8 @@ class BareCopy(NamedTuple):
 
 
 def measure() -> BareCopy:
-    """The best of some copies to another process, which drops what arrives. Takes about two seconds.
-
-    Raises ServiceUnavailable if the other process does not start.
-    """
-    batches = [batch_of(bytes(BATCH_BYTES))] * (COPY_BYTES // BATCH_BYTES)
+    """The best of some copies to another process, which drops them: two seconds. Raises ServiceUnavailable."""
+    batches = [pa.record_batch({"value": [bytes(BATCH_BYTES)]})] * (COPY_BYTES // BATCH_BYTES)
     process = JsonProcess("keyshift.lab.machine.bare_copy", None, Listening)
     try:
         with flight_client(process.report(ANSWER_S).address) as client:

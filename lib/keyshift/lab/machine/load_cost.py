@@ -89,27 +89,22 @@ def _file(home: Path) -> Path:
     return home / f"load-cost-{describe_machine().cpus}.json"  # fewer processors, other costs: they are kept beside
 
 
-class CostScript:
-    """What happens in the job in which costs are measured; ``parts`` are there when it has run."""
+def cost_script(parts: list[Stretch], run: RunLoop) -> Script:
+    """Offer the loads to the job of ``run``, and put what each took into ``parts``."""
+    yield run.began_at + WARM_S
+    yield from _watch(parts, run, RATES)
+    yield partial(_with_frames, run, FRAMES_MS[1])
+    yield time.time() + LEAD_S
+    yield from _watch(parts, run, RATES[:1])
 
-    def __init__(self) -> None:
-        self.parts: list[Stretch] = []
 
-    def script(self, run: RunLoop) -> Script:
-        """Offer the loads to the job of ``run``, and measure each."""
-        yield run.began_at + WARM_S
-        yield from self._watch(run, RATES)
-        yield partial(_with_frames, run, FRAMES_MS[1])
-        yield time.time() + LEAD_S
-        yield from self._watch(run, RATES[:1])
-
-    def _watch(self, run: RunLoop, rates: Sequence[float]) -> Script:
-        for number in range(PARTS):
-            yield partial(run.change_rate, rates[number % len(rates)])
-            yield time.time() + SETTLE_S
-            watch = CpuWatch(run.around)
-            yield time.time() + PART_S
-            self.parts.append(watch.part())
+def _watch(parts: list[Stretch], run: RunLoop, rates: Sequence[float]) -> Script:
+    for number in range(PARTS):
+        yield partial(run.change_rate, rates[number % len(rates)])
+        yield time.time() + SETTLE_S
+        watch = CpuWatch(run.around)
+        yield time.time() + PART_S
+        parts.append(watch.part())
 
 
 def _with_frames(run: RunLoop, frame_ms: float) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from keyshift.model.records import Instance
@@ -46,19 +46,16 @@ class Connections:
             now = dict(_counters())
         except OSError:
             return
-        self._find_owners(now, instances)
+        known = self._owner
+        if any(connection not in known for connection in now):
+            known = {connection: pid for pid in instances for connection in _connections(pid)} | known
+        self._owner = {connection: known.get(connection, 0) for connection in now}
         # What has gone before the first look may not be of the run.
         before, self._before = now if self._before is None else self._before, now
         for connection, (sent, received) in now.items():
             if of := instances.get(self._owner[connection]):
                 last, total = before.get(connection, NOTHING), self.total.get(of, NOTHING)
                 self.total[of] = Bytes(total.sent + sent - last.sent, total.received + received - last.received)
-
-    def _find_owners(self, now: Collection[int], pids: Iterable[int]) -> None:
-        known = self._owner
-        if any(connection not in known for connection in now):
-            known = {connection: pid for pid in pids for connection in _connections(pid)} | known
-        self._owner = {connection: known.get(connection, 0) for connection in now}
 
 
 def _counters() -> Iterator[tuple[int, Bytes]]:

@@ -244,9 +244,7 @@ def _over_network(instance: Instance, total: Bytes) -> Iterator[tuple[str, Insta
 
 
 def spent_s(around: Collection[int]) -> dict[int, float]:
-    """Seconds of CPU so far of each process below this one, and of those ``around``; one that is gone or apart is left
-    out.
-    """
+    """Seconds of CPU so far of the processes below this one and of those ``around`` that are not gone, or apart."""
     spent, apart = dict(_spent(around)), _apart(around)
     return {pid: each.cpu_s for pid, each in spent.items() if pid not in apart}
 

@@ -38,7 +38,10 @@ class JobPlans:
         self._waiting: deque[_Queued] = deque()  # restarts, and what was asked of their stages behind them
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
-        """Begin copies that are kept all the time, if the target is where they go. ``point``: the strategy."""
+        """Begin copies that are kept all the time for the next migration, if its target is where they go.
+
+        ``point``: its strategy, instead of that of the run.
+        """
         for plans in self._moving:
             plans.announce(change, point)
 
@@ -49,18 +52,14 @@ class JobPlans:
         stage: str | None = None,
         behind: Mapping[str, Version] = MappingProxyType({}),
     ) -> None:
-        """Ask for a migration, which is planned when its turn comes; see ``SystemUnderTest.request``. ``behind``: by
-        stage, see ``Coordinator.request``.
-        """
+        """See ``SystemUnderTest.request``. ``behind``: by stage, see ``Coordinator.request``."""
         restarts = self._spec.point().restarts
         for plans in [self.of[self._job.stage(stage).name]] if stage else self._moving:
             make_steps = partial(plans.steps, plans.next_number(change), change, None)
             self._ask(plans, make_steps, restarts, replace, behind)
 
     def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
-        """Make the plan for a change, as the next migration would be planned now; it is not requested. ``point``:
-        instead of the job's own strategy.
-        """
+        """Plan a change as the next migration would be planned now. ``point``: instead of the job's own strategy."""
         return self.of[stage].propose(change, point)
 
     def adopt(self, proposal: Proposal, behind: Mapping[str, Version] = MappingProxyType({})) -> int:

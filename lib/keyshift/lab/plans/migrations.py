@@ -1,6 +1,7 @@
 """The migrations that were requested of a live job, and what came of them."""
 
 import time
+from typing import cast
 
 from keyshift.experiment.commands import UNDER_WAY, Migration
 from keyshift.lab.plans.stage_plans import Proposal
@@ -13,10 +14,10 @@ WHY = frozenset({NoteKind.MIGRATION, NoteKind.DEATH})  # notes of these kinds sa
 
 
 class Migrations:
-    """Migrations of ``system``; the first is the trigger of ``run``. Those of a process before are only told of."""
+    """Migrations in ``run``; the first is its trigger. Those of a process before are only told of."""
 
-    def __init__(self, run: RunLoop, system: LiveSystem) -> None:
-        self._run, self._system = run, system
+    def __init__(self, run: RunLoop) -> None:
+        self._run, self._system = run, cast(LiveSystem, run.system)
         self._all: list[Migration] = []
         self._inherited = 0  # so many of them were requested in the process before
         self._targets: dict[str, list[int]] = {}  # where units should come, by the key of a migration under way

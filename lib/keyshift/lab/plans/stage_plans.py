@@ -22,9 +22,7 @@ from keyshift.wire.nodes import CopiesClose
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan for ``change`` of a ``stage``, from where its units were: it is carried out if they still are there, else
-    another one is made.
-    """
+    """A plan for ``change`` of a ``stage``: it is carried out if units still are where it begins, else another one."""
 
     stage: str
     change: Change
@@ -61,10 +59,7 @@ class Copied(NamedTuple):
 
 
 class StagePlans:
-    """The plans for the migrations of ``led``, numbered from 0 in the order of the requests.
-
-    ``note`` hears when a request does not become what it should.
-    """
+    """The plans for the migrations of ``led``, numbered from 0 as they are requested. ``note`` hears what is wrong."""
 
     def __init__(self, spec: RunSpec, led: LedStage, note: Callable[[Note], None]) -> None:
         self._spec, self.led, self._note = spec, led, note
@@ -88,23 +83,18 @@ class StagePlans:
         return self.past.requested - 1
 
     def announce(self, change: Change, point: Strategy | None = None) -> None:
-        """Begin copies that are kept all the time for the next migration, if its target is where they go.
-
-        ``point``: its strategy, instead of that of the run.
-        """
+        """See ``JobPlans.announce``."""
         point = point or self._point.of_migration(self.past.requested)
         if point.copies == "periodic":
             copies = self._proposed(point, change, self.led.assignment).plan.copies
             self._copy(self.past.requested, copies, point)
 
     def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
-        """Plan a change as the next migration would be planned now. ``point``: instead of the strategy of the run."""
+        """See ``JobPlans.propose``."""
         return self._proposed(point or self._point.of_migration(self.past.requested), change, self.led.assignment)
 
     def steps(self, number: int, change: Change, proposal: Proposal | None, current: Assignment) -> tuple[Step, ...]:
-        """Give the steps of the ``number``-th migration, from where the units are by now; copies first, if it wants
-        some that are not kept yet.
-        """
+        """Give the steps of the ``number``-th migration from where units are by now, behind the copies it wants."""
         begin = time.perf_counter()
         there = () if self.led.late else current.owner  # of what was late units are still to come
         if self._first in (-1, number):  # it may be planned once more
@@ -140,10 +130,7 @@ class StagePlans:
         return plan.steps
 
     def ended(self, number: int, busy: bool) -> bool | None:
-        """Whether all units came where this migration wanted them; None while it is to come or under way.
-
-        It is over when the next one is planned, or nothing is under way any more (``busy``).
-        """
+        """See ``JobPlans.ended``. ``busy``: whether a migration of the stage is to come or under way."""
         if number in self._ended or busy:
             return self._ended.get(number)
         return self._planned == number and self._target.owner == self.led.assignment.owner and not self.led.late

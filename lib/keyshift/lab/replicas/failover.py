@@ -22,7 +22,7 @@ from keyshift.wire.savepoint import SavepointManifest, SavepointStore
 
 
 class ReplicasFailover:
-    """A ``Failover`` of ``replicas``. ``requested`` gives the migrations of each stage so far, ``notes`` the notes so
+    """``JobFailover`` of ``replicas``. ``requested`` gives the migrations of each stage so far, ``notes`` the notes so
     far. ``go_on`` gets what the journal says, and the epochs of the input.
     """
 
@@ -50,7 +50,7 @@ class ReplicasFailover:
         self._replicas.require_driver()
 
     def journal(self) -> SystemJournal:
-        """See ``Failover``."""
+        """See ``JobFailover``."""
         self.require_driver()
         self._told = self._points.for_journal()
         before, point = (None, None, *self._told)[-2:]
@@ -80,11 +80,11 @@ class ReplicasFailover:
         )
 
     def journal_written(self) -> None:
-        """See ``Failover``."""
+        """See ``JobFailover``."""
         self._points.in_journals = self._told
 
     def presence(self, token: str) -> Presence:
-        """See ``Failover``. It is below the root of the first replica's job."""
+        """See ``JobFailover``. It is below the root of the first replica's job."""
         return self._replicas.all[0].system.failover.presence(token)
 
     def claim(self, journal: SystemJournal) -> int:
@@ -98,7 +98,7 @@ class ReplicasFailover:
         return max(claimed)
 
     def readable(self, journal: J) -> J:
-        """See ``Failover``. Reads all of the last, with its checksums, if there is another one."""
+        """See ``JobFailover``. Reads all of the last, with its checksums, if there is another one."""
         lost: list[str] = []
         while last := journal.past.begun_from:
             if not (why := self._why_lost(journal)):
@@ -134,7 +134,7 @@ class ReplicasFailover:
         return ""
 
     def supersede(self, journal: SystemJournal) -> Sequence[Superseded]:
-        """See ``Failover``."""
+        """See ``JobFailover``."""
         assert journal.of_replicas is not None
         begin, logs = journal.past.begun_from, self._replicas.traffic.result_logs
         ends = tuple(log.ends() for log in logs)

@@ -117,9 +117,7 @@ def staircase(start: float, bisections: int, tries: int = TRIES) -> Generator[fl
 
 
 def expected_s(spec: RunSpec, bisections: int) -> float:
-    """Seconds of load that a search takes about: the first rate is sustained, the next one is not, and of those between
-    every second one is.
-    """
+    """Seconds of load that a search takes about: the first rate is sustained, and every second one of the others."""
     bursts = 1 + TRIES + bisections * (1 + TRIES) / 2 + 1  # the last one is at HELD
     return spec.run.warmup_s + bursts * (UNMEASURED_S + spec.run.seconds + CALM_S)
 

@@ -36,7 +36,7 @@ def _play(run: RunLoop) -> Script:
             run.trigger = measured + spec.scenario.trigger_s
         if spec.scenario.trigger == "auto":
             run.autoscale(run.trigger, lambda change, stage: system.request(change, stage=stage))
-        controls, migrated = _controls(run), False
+        controls, migrated = JobControls(run, Migrations(run).request, spec.tasks), False
         for at_s, action in spec.scenario.actions(spec.changes):
             moment = measured + at_s
             if migrated and isinstance(action, Migrate):
@@ -66,11 +66,6 @@ def _await_full(system: SystemUnderTest, ends: float) -> Generator[ScriptStep, N
     while cast(LiveSystem, system).returning and time.time() < ends:
         yield min(time.time() + LOOK_S, ends)
     return time.time() < ends
-
-
-def _controls(run: RunLoop) -> JobControls:
-    system = cast(LiveSystem, run.system)  # other engines have no script
-    return JobControls(run, system, Migrations(run, system).request, run.spec.tasks)
 
 
 def _carry_out(action: Action, system: SystemUnderTest, controls: JobControls) -> None:

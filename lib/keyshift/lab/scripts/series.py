@@ -196,17 +196,15 @@ class Series:
             yield time.time() + LOOK_S
 
     def _await_calm(self, since: float, until: float, seconds: int) -> Script:
-        """Wait for so many seconds of normal latency in a row, none before ``since``; at most until ``until``."""
-        objective_ms = self._objective_ms  # of all seconds, of which a job that lasts has many
+        """Wait for so many seconds of normal latency in a row, none before ``since``; at most until ``until``.
+
+        Normal is what it was in the median second under load so far: migrations are the lesser part of them.
+        """
+        told, begin = self._run.traffic.seconds, self._run.began_at
+        p99s_ms = [each.p99_ms for each in told if each.second >= begin and each.p99_ms is not None]
+        objective_ms = metrics.objective_ms(median(p99s_ms or [0.0]))
         while time.time() < until and not self._run.calm(since, seconds, objective_ms):
             yield time.time() + LOOK_S
-
-    @property
-    def _objective_ms(self) -> float:
-        """The objective, from the median second under load so far: migrations are the lesser part of them."""
-        seconds, begin = self._run.traffic.seconds, self._run.began_at
-        p99s_ms = [each.p99_ms for each in seconds if each.second >= begin and each.p99_ms is not None]
-        return metrics.objective_ms(median(p99s_ms or [0.0]))
 
 
 def evaluation_of(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:

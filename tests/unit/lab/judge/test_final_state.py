@@ -9,7 +9,7 @@ from small_bucket import ENDPOINTS, VALUE, state, store_of, write
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.judge import final_state
-from keyshift.lab.judge.final_state import FinalState, StageEnd, StageTold
+from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.errors import NotThere, ServiceUnavailable
 from keyshift.model.keys import ALL_UNITS, Assignment, Assignments, SomeUnits, Versions
@@ -27,29 +27,36 @@ AFTER = Assignment(3, (2, 1, 1))
 UNITS = {1: [(1, state(1)), (2, state(2, keys=0))], 2: [(0, state(0, timers=1))]}  # of each slot
 
 
+def commit(store, name, assignment, places, offset=0, **more):
+    """What slots have written, by their numbers, is a savepoint from now on."""
+    manifest = SavepointManifest(**more)
+    manifest.offsets[0] = offset
+    manifest.add("counter", {f"slot-{slot}": SlotSaved(tuple(each)) for slot, each in places.items()}, assignment)
+    store.commit(name, manifest)
+
+
+def of_job(savepoints, history, **job):
+    """The final state of a job of one stage, which keeps its snapshots."""
+    same = {"revoked": (), "notes": [], "snapshots": CompletedSnapshots(), "keep_snapshots": True} | job
+    config = SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=same["keep_snapshots"], in_turns=False)
+    stages = [SimpleNamespace(name="counter", history=history)]
+    made = SimpleNamespace(config=config, savepoints=savepoints, stages=stages, **same)
+    return final_state.of_job(made, {"counter": {(1, 0)}}, planned_s=0.5)
+
+
 def ended(monkeypatch, units, store, gone=""):
     """Of a job with two savepoints, of which the last one has values and timers; the store has lost one if ``gone``."""
     monkeypatch.setattr(final_state, "SavepointStore", lambda *told: store)
     for name, assignment in (("first", Assignment(1, (1, 1, 1))), ("last", AFTER)):
-        said = {
-            f"slot-{slot}": SlotSaved(tuple(write(store, name, slot, of_slot, 10_000)))
-            for slot, of_slot in units.items()
-        }
-        manifest = SavepointManifest()
-        manifest.add("counter", said, assignment)
-        store.commit(name, manifest)
+        places = {slot: write(store, name, slot, of_slot, 10_000) for slot, of_slot in units.items()}
+        commit(store, name, assignment, places)
     if gone:
         del store.client.objects[f"savepoints/job/{gone}/manifest.json"]
     sizes = {"counter": {0: 10, 1: 20, 2: 0}}
-    job = SimpleNamespace(
-        config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=False, in_turns=False),
-        savepoints=[Savepoint("first", {0: 5}, {"counter": {}}), Savepoint("last", {0: 9}, sizes)],
-        stages=[SimpleNamespace(name="counter", history=StageHistory(Assignments([AFTER]), [1], []))],
-        revoked={2},
-        notes=[Note("late")],
-        snapshots=SimpleNamespace(taken=["one that is complete"]),
-    )
-    return final_state.of_job(job, {"counter": StageTold({(1, 0)}, to_move={1})}, planned_s=0.5)
+    savepoints = [Savepoint("first", {0: 5}, {"counter": {}}), Savepoint("last", {0: 9}, sizes)]
+    known = {"notes": [Note("late")], "snapshots": SimpleNamespace(taken=["one that is complete"])}
+    history = StageHistory(Assignments([AFTER]), [1], [])
+    return of_job(savepoints, history, revoked={2}, keep_snapshots=False, **known)
 
 
 @pytest.fixture
@@ -97,7 +104,6 @@ def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the
     assert (first.name, last.name) == ("savepoint first", "savepoint last")
     assert (last.assignment, sorted(last.units)) == (AFTER, [(0, 2), (1, 1), (2, 1)])
     assert final.offsets == {0: 9} and counter.unit_bytes == {0: 10, 1: 20, 2: 0}
-    assert counter.to_move == {1}
     assert (counter.ownership.left_behind, final.revoked, final.notes) == ({(1, 0)}, {2}, ["late"])
     assert final.planned_s == 0.5 and final.snapshots == ["one that is complete"]
 
@@ -167,20 +173,10 @@ def test_of_a_process_that_was_gone_only_snapshots_are_judged_of_which_all_steps
     store = store_of()
     monkeypatch.setattr(final_state, "SavepointStore", lambda *told: store)
     for name, version in (("a", 2), ("b", 3), ("c", 5), ("d", 6), ("e", 11), ("last", 12)):
-        name, manifest = name if name == "last" else f"snapshot-{name}", SavepointManifest()
-        saved = SlotSaved(tuple(write(store, name, "counter-0", [(0, state(0))], 10_000)))
-        manifest.add("counter", {"slot-0": saved}, Assignment(version, (0,)))
-        store.commit(name, manifest)
+        name = name if name == "last" else f"snapshot-{name}"
+        commit(store, name, Assignment(version, (0,)), {0: write(store, name, "counter-0", [(0, state(0))], 10_000)})
     versions = Assignments(Assignment(version, (0,)) for version in (1, 2, 6, 9, 10, 11))
-    job = SimpleNamespace(
-        config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=True, in_turns=False),
-        savepoints=[Savepoint("last", {}, {"counter": {}})],
-        stages=[SimpleNamespace(name="counter", history=StageHistory(versions, [1, 9], [], [2]))],
-        revoked=(),
-        notes=[],
-        snapshots=CompletedSnapshots(),
-    )
-    final = final_state.of_job(job, {"counter": StageTold()})
+    final = of_job([Savepoint("last", {}, {"counter": {}})], StageHistory(versions, [1, 9], [], [2]))
     assert list(final.cuts) == ["snapshot-a", "snapshot-b", "snapshot-e"]
     assert final.notes == ["2 snapshots of a process that was gone are not judged: its steps are not known"]
 
@@ -210,24 +206,13 @@ def store(monkeypatch):
         (SECOND, 5, 8, places, Versions(((2, 4),))),
         ("final", 6, 9, places[:1], Versions()),
     ):
-        manifest = SavepointManifest(revoked=revoked)
-        manifest.offsets[0] = offset
-        manifest.add("counter", {"slot-0": SlotSaved(tuple(some))}, Assignment(version, (0,)))
-        store.commit(name, manifest)
+        commit(store, name, Assignment(version, (0,)), {0: some}, offset, revoked=revoked)
     return store
 
 
 def of_job_that_keeps_them():
     versions = Assignments(Assignment(version, (0,)) for version in range(1, 7))
-    job = SimpleNamespace(
-        config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=True, in_turns=False),
-        savepoints=[Savepoint("final", {0: 9}, {"counter": {}})],
-        stages=[SimpleNamespace(name="counter", history=StageHistory(versions, [1, 4], []))],
-        revoked={2, 3},
-        notes=[],
-        snapshots=CompletedSnapshots(),
-    )
-    return final_state.of_job(job, {"counter": StageTold()})
+    return of_job([Savepoint("final", {0: 9}, {"counter": {}})], StageHistory(versions, [1, 4], []), revoked={2, 3})
 
 
 @pytest.mark.usefixtures("store")

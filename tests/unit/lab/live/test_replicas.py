@@ -80,7 +80,6 @@ def test_what_does_not_go_together_is_refused_in_one_line(more, words):
 
 
 def test_all_replicas_move_by_the_same_plan(job):
-    assert job.partitions == 4
     done = job.do(Scale(slots=4), wait=True)
     assert (done["number"], done["outcome"], done["planned_steps"]) == (0, "complete", 8)
     assert slots(job) == [4, 4]
