@@ -18,8 +18,8 @@ from keyshift.lab.autoscaler import decision_told
 from keyshift.lab.controls import JobControls
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.journal import Keeper
-from keyshift.lab.live.run import JobLife, LiveRun
-from keyshift.lab.live.status import JobState, ScalingStatus, Status
+from keyshift.lab.live.run import LiveRun
+from keyshift.lab.live.status import JobLife, JobState, ScalingStatus, Status
 from keyshift.lab.run_loop import RunLoop, Script
 from keyshift.lab.scalings import Scalings
 from keyshift.model.errors import KeyshiftError
@@ -79,7 +79,7 @@ class LiveJob:
             with contextlib.ExitStack() as stack:
                 stack.callback(self.ended.set)
                 stack.callback(self._on_end)
-                self._life.state = JobState.FAILED if self.manifest is None else JobState.ENDED
+                self._life.enter(JobState.FAILED if self.manifest is None else JobState.ENDED)
                 if self._run:
                     self._run.close()
 
@@ -87,7 +87,7 @@ class LiveJob:
         """Give the job up before it executes: what it needs does not come."""
         if self.manifest is None and self.error is None:
             self.error = error
-            self._life.state = JobState.FAILED
+            self._life.enter(JobState.FAILED)
         self.ended.set()
 
     def keep(self) -> None:

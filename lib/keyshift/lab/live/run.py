@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import cast
 
 from keyshift.experiment.commands import Migration
@@ -10,7 +10,7 @@ from keyshift.experiment.scenario import ScaleTo
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter, Keeper
 from keyshift.lab.live.presence import Presence
-from keyshift.lab.live.status import JobState, OfSlot
+from keyshift.lab.live.status import JobLife, JobState, OfSlot
 from keyshift.lab.plans.migrations import Migrations
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.run_loop import LEAD_S, LOOK_S, RunLoop, Script
@@ -24,16 +24,6 @@ from keyshift.traffic.topics import Epochs
 # Of a job that nothing outlives, at the most: nobody could find its topics if its process is killed, so Kafka has to
 # remove them some day.
 LASTS_S = 7 * 24 * 3600.0
-
-
-@dataclass
-class JobLife:
-    """How far one job is, for any thread; the controlling one changes the ``state``, and any other one may want a stop,
-    whatever becomes of the query meanwhile.
-    """
-
-    state: JobState = JobState.STARTING
-    stop_wanted: bool = False
 
 
 class LiveRun:
@@ -83,12 +73,12 @@ class LiveRun:
         self.migrations.settle()
         self._keep()  # before anybody hears that it runs
         self._keeper.begun()
-        self._life.state = JobState.RUNNING
+        self._life.enter(JobState.RUNNING)
         self._on_ready()
         while not self._life.stop_wanted:
             yield self._pause
             yield self.inbox.serve
-        self._life.state = JobState.STOPPING
+        self._life.enter(JobState.STOPPING)
         self.inbox.refuse()
         loop.cut_faults_short()  # else whoever stops the job would wait for what is away
 

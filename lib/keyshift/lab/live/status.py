@@ -19,7 +19,28 @@ class JobState(StrEnum):
     FAILED = auto()  # it has ended without one
 
 
+LEADS_TO: dict[JobState, frozenset[JobState]] = {
+    JobState.STARTING: frozenset({JobState.RUNNING, JobState.FAILED}),
+    JobState.RUNNING: frozenset({JobState.STOPPING, JobState.FAILED}),
+    JobState.STOPPING: frozenset({JobState.ENDED, JobState.FAILED}),
+    JobState.ENDED: frozenset(),
+    JobState.FAILED: frozenset(),
+}
 GOES_ON = frozenset({JobState.RUNNING, JobState.STOPPING})  # its migrations come to their end
+
+
+class JobLife:
+    """The state of one job, for any thread; the controlling one changes it."""
+
+    def __init__(self) -> None:
+        self.state = JobState.STARTING
+        self.stop_wanted = False  # remembered, whatever becomes of the query meanwhile; any thread sets it
+
+    def enter(self, state: JobState) -> None:
+        """Change the state. Raises ValueError, and changes nothing, if the state now does not lead there."""
+        if state not in LEADS_TO[self.state]:
+            raise ValueError(f"a job that is {self.state} cannot be {state} next")
+        self.state = state
 
 
 class StageStatus(TypedDict):

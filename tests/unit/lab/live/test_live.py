@@ -5,6 +5,7 @@ import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import ClassVar
 from unittest.mock import Mock
@@ -21,6 +22,7 @@ from keyshift.experiment.live_spec import live_spec, parameters, wanted_slots
 from keyshift.lab import run_loop
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.inbox import Inbox
+from keyshift.lab.live.status import LEADS_TO, JobLife, JobState
 from keyshift.lab.run_loop import WINDOW_S, pause_before
 from keyshift.model.errors import (
     BadInput,
@@ -99,6 +101,16 @@ def test_a_workload_of_ones_own_may_have_any_parameters(registered):
     for name in ("moves", "scenario.moves", "run.seconds"):
         with pytest.raises(BadInput, match=f"^{name.rpartition('.')[2]} is of a run with a scenario"):
             live_spec({"workload": "namesakes", name: 5})
+
+
+def test_a_state_leads_to_those_of_the_table_alone():
+    for before, after in product(JobState, JobState):
+        life = JobLife()
+        life.state, leads = before, after in LEADS_TO[before]
+        refused = pytest.raises(ValueError, match=f"a job that is {before} cannot be {after} next")
+        with nullcontext() if leads else refused:
+            life.enter(after)
+        assert life.state is (after if leads else before)
 
 
 def test_it_scales_and_says_so(job):
