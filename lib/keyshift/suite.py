@@ -13,7 +13,6 @@ pd.set_option("display.max_columns", None)
 
 _NAMES_OF = {
     "keyshift.analysis": ("metrics", "statistics", "timelines"),
-    "keyshift.analysis.differences": ("differences",),
     "keyshift.analysis.conclusions": ("rescaling_sentences", "sentences", "tradeoff_sentences", "verdict_sentences"),
     "keyshift.analysis.plots.strategies": ("ccdf_figure", "pareto"),
     "keyshift.analysis.fired_windows": ("fired", "fired_sentences"),
@@ -29,13 +28,12 @@ _NAMES_OF = {
     "keyshift.analysis.plots.live": ("exploration", "exploration_sentences"),
     "keyshift.analysis.plots.plans": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
-    "keyshift.analysis.plots.timelines": ("panels", "resource_panels", "throughput_panels"),
+    "keyshift.analysis.plots.timelines": ("panels", "resource_panels", "snapshot_figure", "throughput_panels"),
     "keyshift.analysis.rates": ("RATE_MEASURES", "rate_ratio_sentences", "rate_sentences"),
     "keyshift.analysis.plots.sweeps": ("phase_bars", "sweep_bars", "sweep_lines"),
     "keyshift.analysis.sweeps": ("ranking", "ranking_sentences"),
-    "keyshift.analysis.tables": ("MEASURES", "comparison_table", "points", "tradeoffs"),
+    "keyshift.analysis.tables": ("MEASURES", "comparison_table", "differences", "points", "tradeoffs"),
     "keyshift.analysis.plots.rescaling": ("rescaling_figure", "rescalings"),
-    "keyshift.analysis.plots.snapshots": ("snapshot_figure",),
     "keyshift.analysis.plots.replicas": ("cost_figure", "latency_boxes", "masking_panels", "staircase_panels"),
     "keyshift.analysis.plots.scaling": (
         "scaling_costs",

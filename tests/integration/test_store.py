@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import small_store
 from minio import Minio
-from small_store import tables
+from small_store import make_table, tables
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
@@ -19,7 +19,6 @@ from keyshift.objects import Bucket
 from keyshift.results.files import Files
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
-from keyshift.results.tables import make_table
 
 TABLES = tables()
 

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from small_bucket import ENDPOINTS
 
 from keyshift.model.records import SnapshotRecord
@@ -11,7 +12,7 @@ from keyshift.results.files import Files
 from keyshift.results.from_records import scaling_table, snapshots_table
 from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict
 from keyshift.results.store import ResultStore
-from keyshift.results.tables import make_table
+from keyshift.results.tables import PLACE, TABLES
 from memory_bucket import MemoryBucket
 
 OTHER_MACHINE = Machine(cpus=64, memory_mib=100, system="Linux", cpu="some")  # than that of ``run``
@@ -60,6 +61,12 @@ def run(number=0, strategy="fluid", status="ok", parameters=None, notes=(), **fi
         summary=Summary(**same, verdict=status, **counts, **measured) if ended else None,
         notes=list(notes),
     )
+
+
+def make_table(name, columns):
+    """The table ``name`` from a list or an array per column; ``stage`` and ``replica`` are 0 if they are left out."""
+    columns = dict.fromkeys(PLACE, np.zeros(len(next(iter(columns.values()))), "i2")) | columns
+    return pa.table({column: columns[column] for column in TABLES[name].names}, schema=TABLES[name])
 
 
 def tables(seconds=20, per_s=50):

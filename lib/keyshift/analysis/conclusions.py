@@ -1,6 +1,6 @@
 """Comparisons of runs in words, computed from summary rows (``results.manifest.Summary``, as dicts)."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -70,13 +70,12 @@ def tradeoff_sentences(summaries: Sequence[SummaryRow]) -> list[str]:
             "Their floors differ, by the state that moves or by when that was measured: they are not compared in spike "
             "and completion."
         ]
-    staying = list(known[known["stays"]]["label"])
-    if staying:
+    if len(staying := known.loc[known["stays"], "label"]):
         said.append(
             f"{enumerated(staying)}: completion is the change of owner only; state follows later, or stays where it "
             "was."
         )
-    if copied := list(known[known["copied"] & ~known["stays"]]["label"]):
+    if len(copied := known.loc[known["copied"] & ~known["stays"], "label"]):
         said.append(
             f"{enumerated(copied)}: copies were made before; completion is of what had no copy where it went, or had "
             "changed since."
@@ -92,12 +91,12 @@ def _unbeaten(known: pd.DataFrame, equal: float) -> list[str]:
     said = []
     if len(others):
         said.append(
-            f"{enumerated(list(front['label']))}: no other strategy is better in both spike and completion. "
-            f"{enumerated(list(others['label']))}: there is one that is about as good in both, or better."
+            f"{enumerated(front['label'])}: no other strategy is better in both spike and completion. "
+            f"{enumerated(others['label'])}: there is one that is about as good in both, or better."
         )
     elif len(front) > 1:
-        said.append(f"{enumerated(list(front['label']))}: {_traded(front, equal)}.")
-    if unseen := list(known[~known["recovered"]]["label"]):
+        said.append(f"{enumerated(front['label'])}: {_traded(front, equal)}.")
+    if len(unseen := known.loc[~known["recovered"], "label"]):
         said.append(
             f"{enumerated(unseen)}: not compared in both, as the load ended before all runs were seen to recover."
         )
@@ -113,7 +112,7 @@ def _fastest(known: pd.DataFrame, equal: float) -> list[str]:
     many, took = len(fastest) > 1, _span(_s, fastest["completion_s"].min(), fastest["completion_s"].max())
     if fastest["runs"].max() > 1:
         took += " (medians of their runs)" if many else " (the median of its runs)"
-    names = enumerated(list(fastest["label"]))
+    names = enumerated(fastest["label"])
     if len(whole) == 1:
         found = f"{names} moves everything, in {took}"
     else:
@@ -160,7 +159,7 @@ def rescaling_sentences(
             values = {name: costs[column].tolist() for name, costs in known.items() if name not in left_out}
             if len(values) > 1:
                 first = _least(values)
-                text = f"{enumerated([*first])} {verbs[len(first) > 1]}{best}"
+                text = f"{enumerated(first)} {verbs[len(first) > 1]}{best}"
                 said.append(f"{migration}: {text} {_span(show, min(first.values()), max(first.values()))}.")
         if unseen:
             ended = "as the load ended before all runs were seen to recover"
@@ -184,12 +183,9 @@ def _least(values: Mapping[str, list[float]]) -> dict[str, float]:
     return {name: mean for name, mean in means.items() if mean <= most or differ(values[best], values[name]) is False}
 
 
-def _in_brackets(text: str) -> str:
-    return f" ({text})" if text else ""
-
-
-def enumerated(names: list[str]) -> str:
+def enumerated(some: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``; ``a; b, with c`` if a name has a comma itself. There must be one."""
+    names = list(some)
     if any("," in name for name in names):
         return "; ".join(names)
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
@@ -341,29 +337,28 @@ def _compare(
     spikes_ms = [point.mean(lambda row: row.get("spike_ms")) or nan for point, _ in first]
     return [
         text.format(
-            best=enumerated([point.label for point, _ in first]),
+            best=enumerated(point.label for point, _ in first),
             low=show(low, first[-1][1]),
             best_spike=_span(_ms, min(spikes_ms), max(spikes_ms)),
             worst=worst.label,
             high=("at least " if worst.label in unseen else "") + show(high, high),
             span=show(low, high),
-            of_best=_in_brackets(_all_early([point for point, _ in first])),
-            of_worst=_in_brackets(why_early(worst.rows)),
-            of_all=_in_brackets(_all_early([point for point, _ in known])),
+            of_best=_early([point for point, _ in first]),
+            of_worst=_early([worst]),
+            of_all=_early([point for point, _ in known]),
             worst_spike=_ms(worst.mean(lambda row: row.get("spike_ms")) or nan),
             times=_contrast(best, worst, measure, much),
         )
     ]
 
 
-def _all_early(group: Sequence[Point]) -> str:
-    """What ``why_early`` says, of which points if not of all; nothing if of none."""
+def _early(group: Sequence[Point]) -> str:
+    """What ``why_early`` says, in brackets, of which points if not of all; nothing if of none."""
     early: dict[str, list[str]] = {}
     for point in group:
         early.setdefault(why_early(point.rows), []).append(point.label)
-    if len(early) == 1:
-        return next(iter(early))
-    return "; ".join(f"{enumerated(names)}: {why}" for why, names in early.items() if why)
+    said = [why if len(early) == 1 else f"{enumerated(names)}: {why}" for why, names in early.items() if why]
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def _contrast(best: Point, worst: Point, measure: Callable[[SummaryRow], float | None], word: str) -> str:

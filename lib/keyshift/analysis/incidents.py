@@ -1,6 +1,4 @@
-"""An incident of other engines beside what helps against it here: how bad each point is, and whether it helped. Pure:
-summary rows and tables in, a table or sentences out.
-"""
+"""An incident of other engines beside what helps against it here: how bad each point is, and whether it helped."""
 
 from collections.abc import Collection, Mapping, Sequence
 from math import isfinite, isnan
@@ -142,7 +140,7 @@ def _relief(
     alike = high <= max(tie(len(values[point]), len(values[pain])) * low, low + least)
     better, worse = (point, pain) if value < hurt else (pain, point)
     if better in unseen or (alike and worse in unseen):
-        ended = enumerated([name for name in (point, pain) if name in unseen])
+        ended = enumerated(name for name in (point, pain) if name in unseen)
         return f"{both}; whether it helped is not known, as the load ended before {ended} was seen to recover"
     if alike:
         return f"{both}; it did not help here"

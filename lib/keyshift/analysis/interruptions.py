@@ -1,9 +1,6 @@
-"""How much of an interruption the readers of results notice: how long it is silent, how late results are, and what
-latency is before and after. Pure: summary rows and latency tables in, a table or sentences out.
-"""
+"""How much of an interruption the readers of results notice: silence, late results, and latency before and after."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +37,7 @@ def interruptions(rows: Sequence[SummaryRow], latencies: Mapping[str, Sequence[p
         if len(tables) != len(correct):
             raise BadInput(f"interruptions: {name} has {len(correct)} correct runs and {len(tables)} latency tables")
         each = [_one(row, table) for row, table in zip(correct, tables, strict=True)]
-        measured = pd.DataFrame(each, columns=[*MEASURES], dtype=float)
+        measured = pd.DataFrame(each, columns=list(MEASURES), dtype=float)
         medians = measured.median().to_dict()
         medians[AGAIN] = measured[AGAIN].median(skipna=False)
         verdict = "ok" if len(correct) == len(mine) else f"bad ({len(mine) - len(correct)} of {len(mine)})"
@@ -50,15 +47,15 @@ def interruptions(rows: Sequence[SummaryRow], latencies: Mapping[str, Sequence[p
     return pd.DataFrame(found, columns=["strategy", "runs", "verdict", *MEASURES]).set_index("strategy")
 
 
-def _one(row: SummaryRow, latency: pd.DataFrame) -> dict[str, Any]:
+def _one(row: SummaryRow, latency: pd.DataFrame) -> tuple[float | None, ...]:
+    """The ``MEASURES`` of a run."""
     need(latency, ["created_s", "latency_ms"], "interruptions")
     recovered = row.get("recover_s")
     behind = latency["latency_ms"][latency["created_s"] >= (np.inf if recovered is None else max(recovered, 1.0))]
     p50, p99 = np.percentile(behind, (50, 99)) if len(behind) else (np.nan, np.nan)
     silence_ms = row.get("silence_ms")
     silence_s = None if silence_ms is None else silence_ms / 1000
-    measured = (silence_s, row.get("spike_ms"), row.get("p50_ms"), row.get("p99_ms"), p50, p99, recovered)
-    return dict(zip(MEASURES, measured, strict=True))
+    return silence_s, row.get("spike_ms"), row.get("p50_ms"), row.get("p99_ms"), p50, p99, recovered
 
 
 def fault_moments(metrics: pd.DataFrame) -> list[float]:
@@ -73,7 +70,8 @@ def silences_around(latency: pd.DataFrame, moments: Sequence[float]) -> pd.DataF
     *Before* is of results that came in the ``AROUND_S`` before the moment: what such a stretch has anyway. The
     *silence* ends behind the moment, and begins at most ``AROUND_S`` behind it. NaN where no two results came.
     """
-    arrivals = arrivals_ms(latency, "silences_around") / 1e3
+    need(latency, ["created_s", "latency_ms"], "silences_around")
+    arrivals = arrivals_ms(latency) / 1e3
     begins, ends = arrivals[:-1], arrivals[1:]
 
     def longest(chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> float:
@@ -109,7 +107,7 @@ def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
         shorter, longer = (of, name) if silence > mine else (name, of)
         alike = high <= tie(runs[of], runs[name]) * low
         if shorter in unseen or (alike and longer in unseen):
-            ended = enumerated([each for each in (name, of) if each in unseen])
+            ended = enumerated(each for each in (name, of) if each in unseen)
             said.append(f"{name} and {of} are not compared: the load ended before {ended} was seen to recover.")
         elif alike:
             said.append(f"{name} is silent for about as long as {of}, {digits(silence)} s.")
@@ -120,9 +118,7 @@ def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
 
 
 def steady_sentences(table: pd.DataFrame, of: str) -> list[str]:
-    """The latency of strategy ``of`` before a migration, and that of each other one all of whose runs are correct as a
-    multiple. ``table``: of ``interruptions``.
-    """
+    """The latency of ``of`` before a migration, and that of others as a multiple; see ``interruption_sentences``."""
     need(table, [*BEFORE, "verdict"], "steady_sentences")
     table = table[table["verdict"] == "ok"]
     known = {str(name): (float(p50), float(p99)) for name, p50, p99 in table[list(BEFORE)].dropna().itertuples()}

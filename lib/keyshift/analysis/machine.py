@@ -1,13 +1,12 @@
 """Whether the machine had room for what was measured on it: full processors, and time that others took away."""
 
 from collections.abc import Mapping, Sequence
-from math import isnan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from keyshift.analysis.metrics import before, need
+from keyshift.analysis.metrics import before, known
 from keyshift.analysis.tables import SummaryRow
 
 MACHINE = "machine_cores"  # metric: processors of those that the run may use, by what they did
@@ -26,10 +25,8 @@ def shares_before(metrics: pd.DataFrame, since_s: float) -> tuple[float | None, 
     ``since_s``: the end of the warm-up (negative). Both 0 to 1, of the processors that the run may use; None if that
     was not sampled then.
     """
-    need(metrics, ["t_s", "metric", "instance", "value"], "shares_before")
     mean = shares(metrics[metrics["t_s"].between(since_s, 0.0, inclusive="left")]).mean()
-    busy, stolen = (None if isnan(mean[kind]) else float(mean[kind]) for kind in (BUSY, STOLEN))
-    return busy, stolen
+    return known(float(mean[BUSY])), known(float(mean[STOLEN]))
 
 
 def shares(metrics: pd.DataFrame) -> pd.DataFrame:
@@ -48,7 +45,6 @@ def disturbed(metrics: pd.DataFrame) -> set[int] | None:
 
     A sample that is marked is two seconds, if it begins in the one and ends in the other.
     """
-    need(metrics, ["t_s", "metric", "value"], "disturbed")
     looks = metrics[metrics["metric"] == DISTURBED]
     if looks.empty:
         return None
@@ -67,7 +63,6 @@ def disturbance(latency: pd.DataFrame, metrics: pd.DataFrame, since_s: float) ->
 
     ``since_s``: the end of the warm-up (negative). P99 is None, too, if no second before the trigger is undisturbed.
     """
-    need(latency, ["created_s", "latency_ms"], "disturbance")
     marked = disturbed(metrics)
     if marked is None or latency.empty:
         return {"p99_undisturbed_ms": None, "disturbed_s": None}
@@ -111,31 +106,18 @@ def doubts(rows: Sequence[SummaryRow]) -> list[str]:
     """A sentence for each thing because of which figures of ``rows`` say less: a full machine, or one that others
     disturbed, an overloaded job, and practice that some runs alone have had.
     """
-    busy = sum((row.get("cpu_busy") or 0.0) >= FULL for row in rows)
-    robbed = sum((row.get("cpu_steal") or 0.0) >= ROBBED for row in rows)
-    by_others = sum(bool(disturbance_notes(row.get("p99_ms"), row)) for row in rows)
-    overloaded = sum(bool(row.get("overloaded")) for row in rows)
-    said = []
-    if busy:
-        said.append(
-            f"The processors were full before the migration in {busy} of {len(rows)} runs: their latencies "
-            "measure the machine."
-        )
-    if robbed:
-        said.append(
-            f"The host gave others at least {ROBBED:.0%} of the processors before the migration in {robbed} of "
-            f"{len(rows)} runs: their latencies measure the host."
-        )
-    if by_others:
-        said.append(
-            f"Others had at least {DISTURBED_FROM:.0%} of the processors in {by_others} of {len(rows)} runs, and that "
-            "shows in P99 before the migration."
-        )
-    if overloaded:
-        said.append(
-            f"The job was overloaded in {overloaded} of {len(rows)} runs: their figures know nothing of the events "
-            "that it had not processed."
-        )
+    full = [row for row in rows if (row.get("cpu_busy") or 0.0) >= FULL]
+    robbed = [row for row in rows if (row.get("cpu_steal") or 0.0) >= ROBBED]
+    by_others = [row for row in rows if disturbance_notes(row.get("p99_ms"), row)]
+    swamped = [row for row in rows if row.get("overloaded")]
+    share, part = f"at least {ROBBED:.0%} of the processors", f"at least {DISTURBED_FROM:.0%} of the processors"
+    told = (
+        (full, "The processors were full before the migration in {}: their latencies measure the machine."),
+        (robbed, f"The host gave others {share} before the migration in {{}}: their latencies measure the host."),
+        (by_others, f"Others had {part} in {{}}, and that shows in P99 before the migration."),
+        (swamped, "The job was overloaded in {}: their figures know nothing of the events that it had not processed."),
+    )
+    said = [text.format(f"{len(some)} of {len(rows)} runs") for some, text in told if some]
     if 0 < (practised := sum(bool(row.get("one_job")) for row in rows)) < len(rows):
         said.append(
             f"{practised} of {len(rows)} runs are migrations of one running job, which has practised; the others began "

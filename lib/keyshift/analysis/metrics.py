@@ -20,10 +20,10 @@ FAULT = "fault"  # the metric whose rows are faults that were made: their moment
 DEATH = "death"  # likewise, deaths of the query, whatever it died of
 HOLD_S = 3  # so many seconds in a row under the objective count as recovered
 CCDF_POINTS = 2000
-PHASES = ("plan", "replicate", "prepare", "align", "transfer", "install", "catch_up")
 # The moments of a unit on its way, in order; each ends the phase in the same place of the list below.
 MOMENTS = ("switched_s", "aligned_s", "received_s", "installed_s", "drained_s")
 MOMENT_PHASES = ("prepare", "align", "transfer", "install", "catch_up")
+PHASES = ("plan", "replicate", *MOMENT_PHASES)
 
 
 class Offered(NamedTuple):
@@ -89,7 +89,6 @@ def before(latency: pd.DataFrame, since_s: float) -> tuple[float | None, float |
     before the trigger. One that was still on its way has what the migration did to it.
     """
     warm = without_warm_up(latency, since_s)
-    need(warm, ["latency_ms"], "before")
     quiet_ms = warm.loc[warm["created_s"] + warm["latency_ms"] / 1000 < 0, "latency_ms"]
     if quiet_ms.empty:
         return None, None
@@ -114,7 +113,6 @@ def recover_s(seconds: pd.DataFrame, objective: float, not_before_s: float = 0.0
     before those that was above, 0.0 if none was, None if the run ended first. A second without results is neither good
     nor above.
     """
-    need(seconds, ["second", "p99_ms"], "recover_s")
     p99 = seconds.set_index("second")["p99_ms"]
     p99 = p99[p99.index >= 0]
     good = set(p99.index[p99 <= objective])
@@ -128,7 +126,6 @@ def recover_s(seconds: pd.DataFrame, objective: float, not_before_s: float = 0.0
 
 def spike_ms(seconds: pd.DataFrame, until_s: float | None) -> float | None:
     """The largest per-second P99 from the trigger to ``until_s`` (None: to the end), at least of the first second."""
-    need(seconds, ["second", "p99_ms"], "spike_ms")
     until = np.inf if until_s is None else max(until_s, 1.0)
     during = seconds.loc[(seconds["second"] >= 0) & (seconds["second"] < until), "p99_ms"].dropna()
     return None if during.empty else float(during.max())
@@ -136,14 +133,12 @@ def spike_ms(seconds: pd.DataFrame, until_s: float | None) -> float | None:
 
 def longest_ms(latency: pd.DataFrame) -> float | None:
     """The latency of the slowest event whose result arrived after the trigger; Megaphone's "maximum latency"."""
-    need(latency, ["created_s", "latency_ms"], "longest_ms")
     behind = latency["created_s"] + latency["latency_ms"] / 1000 > 0
     return _known(latency.loc[behind, "latency_ms"].max())
 
 
 def mean_ms(latency: pd.DataFrame, migration: pd.DataFrame) -> float | None:
     """Mean latency of events created from the trigger until the last unit is drained; None if none moved."""
-    need(latency, ["created_s", "latency_ms"], "mean_ms")
     until_s = migration["drained_s"].max()
     return _known(latency.loc[latency["created_s"].between(0, until_s), "latency_ms"].mean())
 
@@ -153,14 +148,13 @@ def silence_ms(latency: pd.DataFrame) -> float | None:
 
     A result arrives at its creation plus its latency. The time after the very last result does not count.
     """
-    arrivals = arrivals_ms(latency, "silence_ms")
+    arrivals = arrivals_ms(latency)
     gaps = np.diff(arrivals)[arrivals[1:] > 0]
     return float(gaps.max()) if len(gaps) else None
 
 
-def arrivals_ms(latency: pd.DataFrame, caller: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Return when results arrived, ascending, in ms from the trigger. ``caller``: whose error a missing column is."""
-    need(latency, ["created_s", "latency_ms"], caller)
+def arrivals_ms(latency: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """When results arrived, ascending, in ms from the trigger."""
     return np.sort(latency["created_s"].to_numpy("float64") * 1e3 + latency["latency_ms"].to_numpy("float64"))
 
 
@@ -170,8 +164,6 @@ def migration_of(migration: pd.DataFrame, decisions: pd.DataFrame) -> "pd.Series
     Steps come in the order of the plans, each with the units that were planned for it. The last ones of a migration may
     have been left out, if it was cancelled.
     """
-    need(migration, ["stage", "step", "unit", "source", "destination"], "migration_of")
-    need(decisions, ["stage", "migration", "unit", "step"], "migration_of")
     moved = migration[migration["source"] != migration["destination"]]
     planned = decisions[decisions["step"] >= 0]
     numbers: dict[Any, int] = {}
@@ -198,11 +190,10 @@ def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None)
     With ``decisions``, which tell one migration from the next, that of each migration, added up: the pauses between
     migrations are in none of them, and time in which two go on at once (in two stages) counts once.
     """
-    need(migration, ["switched_s", "installed_s"], "completion_s")
     if migration.empty or migration["installed_s"].isna().any():
         return None
     by = pd.Series(0, migration.index) if decisions is None else migration_of(migration, decisions).fillna(-1)
-    of = migration.groupby([by, migration["stage"]] if "stage" in migration else by)
+    of = migration.groupby([by, migration["stage"]])
     spans = pd.DataFrame({"begin": of["switched_s"].min(), "end": of["installed_s"].max()}).sort_values("begin")
     reached = spans["end"].cummax().shift(fill_value=-np.inf)
     return _known((spans["end"] - np.maximum(spans["begin"], reached)).clip(lower=0).sum(skipna=False))
@@ -210,7 +201,6 @@ def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None)
 
 def bytes_sent(migration: pd.DataFrame) -> int | None:
     """Bytes of state sent with units of ``migration``; None if a step switched and the source of a unit never told."""
-    need(migration, ["bytes", "switched_s", "sent_s"], "bytes_sent")
     if (migration["switched_s"].notna() & migration["sent_s"].isna()).any():
         return None
     return int(migration["bytes"].sum())
@@ -228,12 +218,9 @@ def phases(
     was ready), or from the trigger if that was not measured; *plan* is ``planned_s``.
 
     So plan + prepare + align + transfer + install + catch_up is exactly the time from the trigger to the last drained
-    unit; ``completion_s`` of one migration is that without what precedes the first switch and without the last step's
-    catch_up (equal as long as the units of a step switch together). With several migrations the pauses between them are
-    in *prepare*. *replicate* happens beside the others and is passed through. A phase
-    that begins or ends at a moment unknown for some unit is None.
+    unit; with several migrations the pauses between them are in *prepare*. *replicate* happens beside the others and is
+    passed through. A phase that begins or ends at a moment unknown for some unit is None.
     """
-    need(migration, ["step", *MOMENTS], "phases")
     result: dict[str, float | None] = dict.fromkeys(PHASES)
     result |= {"plan": planned_s, "replicate": replicate_s}
     if migration.empty:
@@ -263,7 +250,6 @@ def pace(latency: pd.DataFrame, load: Offered) -> dict[str, Any]:
     ``backlog``: events without a result at the end of the load; some are always on their way. ``worked_off_s``: from
     then until the last result, None if the run did not wait for it.
     """
-    need(latency, ["created_s", "latency_ms"], "pace")
     arrived = latency["created_s"].to_numpy("float64") + latency["latency_ms"].to_numpy("float64") / 1e3
     answered = int((arrived <= load.end_s).sum())
     load_s = load.end_s - load.begin_s
@@ -319,11 +305,12 @@ def summarise(
     ``bytes_beside``: sent beside those of its rows, None if not known. ``copy_bytes_per_s``: measured bandwidth of a
     bare copy, for ``floor_s``. ``bytes_copied``, ``fewer_replicas_s`` and ``one_job`` are as they are in the row.
     """
-    need(migration, ["drained_s"], "summarise")
     p50, p99 = before(latency, since_s)
     seconds = per_second(latency)
-    end = migration[["installed_s", "drained_s"]].max().max()
-    end = max(float(end) if isfinite(end) else 0.0, _last_fault_s(metrics, load.end_s), 0.0)
+    # A fault or death behind the load hits no event of it.
+    hit = metrics["metric"].isin([FAULT, DEATH]) & (metrics["t_s"] < load.end_s)
+    moments = (migration["installed_s"], migration["drained_s"], metrics.loc[hit, "t_s"])
+    end = float(np.nanmax([0.0, *(some.max() for some in moments)]))
     recovered = None if p99 is None else recover_s(seconds, objective_ms(p99), end)
     until = None if recovered is None else max(recovered, ceil(end))
     sent = bytes_sent(migration)
@@ -350,13 +337,6 @@ def summarise(
         "one_job": one_job,
         **pace(latency, load),
     }
-
-
-def _last_fault_s(metrics: pd.DataFrame, until_s: float) -> float:
-    """Find when the last fault or death before ``until_s`` was, else 0.0. A later one hits no event of the load."""
-    need(metrics, ["t_s", "metric"], "summarise")
-    moments = metrics.loc[metrics["metric"].isin([FAULT, DEATH]) & (metrics["t_s"] < until_s), "t_s"]
-    return 0.0 if moments.empty else float(moments.max())
 
 
 def known(value: float | None) -> float | None:

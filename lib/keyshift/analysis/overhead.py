@@ -1,6 +1,4 @@
-"""What runs pay while nothing moves, next to those of another point. Pure: numbers of each run in, a table or sentences
-out.
-"""
+"""What runs pay while nothing moves, next to those of another point: a table, and sentences."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -22,10 +22,8 @@ def open_ended(summaries: Sequence[SummaryRow]) -> list[SummaryRow]:
 
 
 def rate_sentences(summaries: Sequence[SummaryRow], parameter: str = "slots", group: str = "chain") -> list[str]:
-    """Say how the highest rate grows with a number ``parameter``, for each ``group``; see ``sweeps.sweep`` for the
-    names.
-
-    And how closely such a rate is known. Runs whose verdict is not ok count for nothing, and are told of.
+    """Say how the highest rate grows with a number ``parameter``, for each ``group``, and how closely it is known; see
+    ``sweeps.sweep`` for the names. Runs whose verdict is not ok count for nothing, and are told of.
     """
     said = verdict_sentences(summaries)
     found = sweep(summaries, parameter, {HIGHEST: RATE_MEASURES[HIGHEST]}, group)

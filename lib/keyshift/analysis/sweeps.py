@@ -56,21 +56,10 @@ def sweep(
         good, of_first = _correct(runs[name, value]), _correct(runs.get((names[0], value), []))
         for measure, function in wanted.items():
             found, first = measured(good, function), measured(of_first, function)
-            mean, low, high = interval(found)[:3] if found else (nan, nan, nan)
-            rows.append(
-                {
-                    "group": name,
-                    "value": value,
-                    "measure": measure,
-                    "mean": mean,
-                    "low": low,
-                    "high": high,
-                    "runs": len(found),
-                    "left_out": len(runs[name, value]) - len(good),
-                    "unknown": len(good) - len(found),
-                    "differs": differ(first, found) if name != names[0] and found and first else None,
-                }
-            )
+            mean, low, high, _ = interval(found) if found else (nan, nan, nan, 0)
+            left_out, unknown = len(runs[name, value]) - len(good), len(good) - len(found)
+            differs = differ(first, found) if name != names[0] and found and first else None
+            rows.append((name, value, measure, mean, low, high, len(found), left_out, unknown, differs))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

@@ -1,4 +1,4 @@
-"""Comparisons of runs as tables, computed from summary rows (``results.manifest.Summary``, as dicts)."""
+"""Comparisons of runs as tables, computed from summary rows (``results.manifest.Summary``), or manifests, as dicts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from keyshift.analysis.metrics import PHASES
+from keyshift.analysis.metrics import PHASES, known
 from keyshift.analysis.statistics import interval
 from keyshift.model.errors import BadInput
 
@@ -84,8 +84,8 @@ def measured(rows: Iterable[SummaryRow], measure: Measure) -> list[float]:
 
 def middle(values: Iterable[float]) -> float:
     """The median of those that are known; NaN if none is."""
-    known = [float(value) for value in values if isfinite(value)]
-    return median(known) if known else nan
+    finite = [float(value) for value in values if isfinite(value)]
+    return median(finite) if finite else nan
 
 
 UNDISTURBED = "P99 before, undisturbed (ms)"
@@ -101,9 +101,9 @@ OF_A_COMPARISON: dict[str, Measure] = {  # by name, with the unit
     "floor (s)": lambda row: row.get("floor_s"),
     "completion (× floor)": lambda row: ratio(row, "completion_s", "floor_s"),
     "recovery (s)": lambda row: row.get("recover_s"),
-    "moved (MiB)": lambda row: _mib(row, "bytes_moved"),
-    "copied before (MiB)": lambda row: _mib(row, "bytes_copied"),
-    "had to move (MiB)": lambda row: _mib(row, "bytes_minimum"),
+    "moved (MiB)": lambda row: _times(1 / MIB, row, "bytes_moved"),
+    "copied before (MiB)": lambda row: _times(1 / MIB, row, "bytes_copied"),
+    "had to move (MiB)": lambda row: _times(1 / MIB, row, "bytes_minimum"),
     "moved (× minimum)": lambda row: ratio(row, "bytes_moved", "bytes_minimum"),
     "peak memory (MiB)": lambda row: row.get("peak_rss_mib"),
 }
@@ -111,8 +111,8 @@ MEASURES: dict[str, Measure] = OF_A_COMPARISON | {
     "offered (events/s)": lambda row: row.get("offered_per_s"),
     "sustained (events/s)": lambda row: row.get("sustained_per_s"),
     "backlog (events)": lambda row: row.get("backlog"),
-    "processors busy before (%)": lambda row: _percent(row, "cpu_busy"),
-    "processors stolen before (%)": lambda row: _percent(row, "cpu_steal"),
+    "processors busy before (%)": lambda row: _times(100, row, "cpu_busy"),
+    "processors stolen before (%)": lambda row: _times(100, row, "cpu_steal"),
     "disturbed (s)": lambda row: row.get("disturbed_s"),
     **{phase_name(name): partial(_phase, name) for name in PHASES},
 }
@@ -199,14 +199,14 @@ def comparison_table(summaries: Sequence[SummaryRow]) -> pd.DataFrame:
     """
     every = [point for group in points(summaries).values() for point in group]
     repeated = any(len(point.rows) > 1 for point in every)
-    known = {
+    shown = {
         name: measure for name, measure in OF_A_COMPARISON.items() if any(point.values(measure) for point in every)
     }
     rows: list[dict[str, Any]] = []
     for point in every:
         row = {name: point.rows[0][name] for name in ("workload", "strategy")} | point.parameters
         row |= {"verdict": _verdict(point), "runs": len(point.rows)}
-        for name, measure in known.items():
+        for name, measure in shown.items():
             values = [] if point.lacks(name) else point.values(measure)
             row[name] = sum(values) / len(values) if values else nan
             if repeated and name in _WITH_INTERVAL:
@@ -216,6 +216,25 @@ def comparison_table(summaries: Sequence[SummaryRow]) -> pd.DataFrame:
     first = ["workload", "strategy", *parameters] if rows else []
     table = pd.DataFrame(rows)
     return table[[*first, *(name for name in table if name not in first)]]
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
+    """One row per thing that differs between two manifests, and per figure that either of them has.
+
+    Columns: kind ("run", "parameter", "version", "machine", "figure"), name, one and other (the values; None: has
+    none), ratio (of two figures: other ÷ one, NaN if either is not known or one is 0).
+    """
+    of_run = ("workload", "strategy", "status", "error")
+    told = [("run", name, one.get(name), other.get(name)) for name in of_run]
+    for kind, part in (("parameter", "parameters"), ("version", "versions"), ("machine", "machine")):
+        names = sorted({*one[part], *other[part]} - set(of_run))  # parameters have some of them, too
+        told += [(kind, name, one[part].get(name), other[part].get(name)) for name in names]
+    rows = [(*each, nan) for each in told if each[2] != each[3]]
+    for name, measure in MEASURES.items():
+        left, right = (known(measure(run.get("summary") or {})) for run in (one, other))
+        if left is not None or right is not None:
+            rows.append(("figure", name, left, right, right / left if left and right is not None else nan))
+    return pd.DataFrame(rows, columns=["kind", "name", "one", "other", "ratio"])
 
 
 def cost_of(measure: str) -> str:
@@ -239,9 +258,10 @@ def tradeoffs(summaries: Sequence[SummaryRow], measure: str = SPIKE) -> pd.DataF
     grouped = points(summaries)
     if len(grouped) > 1:
         raise BadInput(f"tradeoffs: runs of the workloads {', '.join(grouped)} cannot be compared; give those of one")
-    rows = [_tradeoff(point, cost) for group in grouped.values() for point in group]
+    compared = ((cost, "ms"), ("completion", "s"))
+    rows = [_tradeoff(point, compared) for group in grouped.values() for point in group]
     names = ["label", "strategy", "runs", "verdict", "stays", "copied", "recovered", "p99_before_ms", "floor_s"]
-    spread = [f"{name}{end}" for name, unit in _compared(cost) for end in (f"_{unit}", f"_low_{unit}", f"_high_{unit}")]
+    spread = [f"{name}{end}" for name, unit in compared for end in (f"_{unit}", f"_low_{unit}", f"_high_{unit}")]
     frame = pd.DataFrame(rows, columns=[*names, *spread])
     costs = frame[[f"{cost}_ms", "completion_s"]]
     return frame.assign(front=on_front(costs.where(frame["recovered"])))
@@ -264,18 +284,14 @@ def shared(values: "pd.Series[float]") -> bool:
     return not values.max() > TIE * values.min()
 
 
-def _compared(cost: str) -> tuple[tuple[str, str], ...]:
-    """Name what ``tradeoffs`` compares, with units."""
-    return (cost, "ms"), ("completion", "s")
-
-
-def _tradeoff(point: Point, cost: str) -> dict[str, Any]:
+def _tradeoff(point: Point, compared: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """The row of a point, without its place on the front. ``compared``: measures with their units."""
     row: dict[str, Any] = {"label": point.label, "strategy": point.rows[0]["strategy"], "runs": len(point.rows)}
     row |= {"verdict": "bad" if point.bad else "ok", "stays": owners_only(point.rows[0])}
     row |= {"copied": copied_before(point.rows), "recovered": point.recovered}
     for column, name in (("p99_before_ms", "p99_ms"), ("floor_s", "floor_s")):
         row[column] = middle(point.values(_field(name)))
-    for name, unit in _compared(cost):
+    for name, unit in compared:
         values = point.values(_field(f"{name}_{unit}"))
         if len(values) < len(point.rows) or point.bad:
             values = []
@@ -299,14 +315,9 @@ def _field(name: str) -> Measure:
     return lambda row: row.get(name)
 
 
-def _mib(row: SummaryRow, name: str) -> float | None:
-    size = row.get(name)
-    return None if size is None else size / MIB
-
-
-def _percent(row: SummaryRow, name: str) -> float | None:
-    share = row.get(name)
-    return None if share is None else 100 * share
+def _times(factor: float, row: SummaryRow, name: str) -> float | None:
+    value = row.get(name)
+    return None if value is None else factor * value
 
 
 def ratio(row: SummaryRow, above: str, below: str) -> float | None:

@@ -71,7 +71,7 @@ def compare_results(
     as_json: Json = False,
 ) -> None:
     """What changed between two runs: parameters, versions, machine, figures."""
-    from keyshift.analysis.differences import differences
+    from keyshift.analysis.tables import differences
     from keyshift.studies.stored_runs import open_store
 
     with open_store(profile) as store:

@@ -78,10 +78,7 @@ def repeated(results: pd.DataFrame, restarts_us: Sequence[int]) -> npt.NDArray[n
 
 
 def _digests(rows: pd.DataFrame) -> np.ndarray:
-    lists = [str(name) for name in rows.select_dtypes(object) if rows[name].map(_is_list).any()]
+    values = rows.select_dtypes(object)
+    lists = [str(name) for name in values if values[name].map(lambda value: isinstance(value, np.ndarray)).any()]
     rows = rows.assign(**{name: rows[name].map(np.ndarray.tolist).map(str) for name in lists})
     return pd.util.hash_pandas_object(rows, index=False).to_numpy()
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, np.ndarray)

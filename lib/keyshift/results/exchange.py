@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -58,14 +59,18 @@ def export_runs(
             for name in _tables_of(manifest):
                 schema = TABLES[name].insert(0, RUN_ID)
                 if name not in writers:
-                    writers[name] = stack.enter_context(_writer(folder / f"{name}.{kind}", schema, kind))
+                    made = pyarrow.csv.CSVWriter if kind == "csv" else partial(pq.ParquetWriter, compression="zstd")
+                    writers[name] = stack.enter_context(made(folder / f"{name}.{kind}", schema))
                 table = store.get_arrow(manifest.run_id, name)
                 whose = pa.repeat(pa.scalar(manifest.run_id, pa.string()), table.num_rows)
                 writers[name].write_table(table.add_column(0, RUN_ID, whose))
         for name in writers:
             columns += [_described(name, field.name, str(field.type)) for field in TABLES[name].insert(0, RUN_ID)]
     runs = _typed(pd.DataFrame([_flat(manifest) for manifest in manifests]))
-    _write_frame(runs, folder / f"runs.{kind}", kind)
+    if kind == "csv":
+        runs.to_csv(folder / "runs.csv", index=False)
+    else:
+        runs.to_parquet(folder / "runs.parquet", index=False)
     described = [_described("runs", str(name), str(kind_of), meanings) for name, kind_of in runs.dtypes.items()]
     pd.DataFrame(described + columns).to_csv(folder / "dictionary.csv", index=False)
     lines = [json.dumps(_told(manifest)) for manifest in manifests]
@@ -117,19 +122,6 @@ def require_new(folder: Path) -> None:
 
 
 # Writing
-
-
-def _writer(path: Path, schema: pa.Schema, kind: Kind) -> Any:
-    if kind == "csv":
-        return pyarrow.csv.CSVWriter(path, schema)
-    return pq.ParquetWriter(path, schema, compression="zstd")
-
-
-def _write_frame(frame: pd.DataFrame, path: Path, kind: Kind) -> None:
-    if kind == "csv":
-        frame.to_csv(path, index=False)
-    else:
-        frame.to_parquet(path, index=False)
 
 
 def _told(manifest: Manifest) -> dict[str, Any]:

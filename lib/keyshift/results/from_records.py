@@ -20,7 +20,7 @@ from keyshift.histogram import quantile
 from keyshift.model.records import Instance, Measured, Sample, Second, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.planner.scaling import Scaling
-from keyshift.results.tables import NO_STAGE, NOT_JUDGED, TABLES, make_table
+from keyshift.results.tables import NO_STAGE, NOT_JUDGED, TABLES
 
 OF_A_SLOT = (
     *("queue_peak_bytes", "rss_peak_bytes"),
@@ -45,16 +45,14 @@ def latency_table(results: Iterable[pd.DataFrame], trigger_us: int, first_only: 
 def _latency(results: pd.DataFrame, trigger_us: int, stage: int) -> pa.Table:
     created = (results["t"].to_numpy() - trigger_us) / SECOND_US
     latency = (results["arrived_us"].to_numpy() - results["t"].to_numpy()) / 1000
-    return make_table(
-        "latency",
-        {
-            "created_s": created,
-            "latency_ms": latency.astype("f4"),
-            "slot": results["slot"].to_numpy().astype("i2"),
-            "stage": np.full(len(results), stage, "i2"),
-            "replica": results["replica"].to_numpy().astype("i2"),
-        },
-    )
+    columns = {
+        "created_s": created,
+        "latency_ms": latency.astype("f4"),
+        "slot": results["slot"].to_numpy().astype("i2"),
+        "stage": np.full(len(results), stage, "i2"),
+        "replica": results["replica"].to_numpy().astype("i2"),
+    }
+    return pa.table(columns, schema=TABLES["latency"])
 
 
 def metrics_table(
@@ -86,7 +84,7 @@ def metrics_table(
             add(measured_at, f"latency_p{share}_ms", "slots", quantile(counts, share / 100), stage, replica)
     for each in seconds:
         add(each.second, "throughput_per_s", "collector", each.results)
-    return _of_rows("metrics", rows)
+    return pa.Table.from_pylist(rows, schema=TABLES["metrics"])
 
 
 def fired(results: pd.DataFrame) -> list[Sample]:
@@ -162,7 +160,7 @@ def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int, re
                     "replica": replica,
                 }
             )
-    return _of_rows("migration", rows)
+    return pa.Table.from_pylist(rows, schema=TABLES["migration"])
 
 
 def decisions_table(decisions: Sequence[Iterable[tuple[int, Decision]]]) -> pa.Table:
@@ -172,7 +170,7 @@ def decisions_table(decisions: Sequence[Iterable[tuple[int, Decision]]]) -> pa.T
         for stage, some in enumerate(decisions)
         for number, decision in some
     ]
-    return _of_rows("decisions", rows)
+    return pa.Table.from_pylist(rows, schema=TABLES["decisions"])
 
 
 def scaling_table(scalings: Iterable[Scaling], trigger: float) -> pa.Table:
@@ -181,7 +179,7 @@ def scaling_table(scalings: Iterable[Scaling], trigger: float) -> pa.Table:
     for made in scalings:
         told = {"t_s": made.look.at_s - trigger, **asdict(made.look), **asdict(made)}
         rows += [told | asdict(stage) | {"stage": number} for number, stage in enumerate(made.stages)]
-    return _of_rows("scaling", rows)
+    return pa.Table.from_pylist(rows, schema=TABLES["scaling"])
 
 
 def snapshots_table(
@@ -202,17 +200,7 @@ def snapshots_table(
         for number, one in enumerate(taken)
         for place, stage in enumerate(stages)
     ]
-    return _of_rows("snapshots", rows)
-
-
-def _of_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """The table ``name``, from rows that have a value for each column."""
-    return make_table(name, {column: [row[column] for row in rows] for column in TABLES[name].names})
-
-
-def moved_units(migration: pd.DataFrame) -> set[int]:
-    """Units that were to change their slot, whether they arrived or not."""
-    return set(migration.loc[migration["source"] != migration["destination"], "unit"].tolist())
+    return pa.Table.from_pylist(rows, schema=TABLES["snapshots"])
 
 
 def bytes_minimum(
@@ -223,13 +211,11 @@ def bytes_minimum(
     ``unit_bytes``: by stage, what each unit has at the end of the job. ``whole``: units were sent as a whole,
     without copies ahead. Then what was sent of a unit is what it had when it moved, which in a young job is less.
     """
-    minimum = 0
-    by: list[Any] = ["stage", migration_of(migration, decisions).fillna(-1)]
-    for _, one in migration.groupby(by):
-        sent = one.groupby("unit")["bytes"].max().to_dict() if whole else {}
-        at_the_end = unit_bytes[int(one["stage"].iloc[0])]
-        minimum += sum(sent.get(unit, 0) or at_the_end[unit] for unit in moved_units(one))
-    return minimum
+    of = migration_of(migration, decisions)
+    moved = migration["source"] != migration["destination"]
+    by: list[Any] = [of[moved], "stage", "unit"]
+    largest: dict[Any, int] = migration[moved].groupby(by)["bytes"].max().to_dict()
+    return sum(sent if whole and sent else unit_bytes[stage][unit] for (_, stage, unit), sent in largest.items())
 
 
 def nothing_moved(to_move: int, migration: pd.DataFrame) -> list[str]:

@@ -88,7 +88,7 @@ def _together(manifests: Sequence[Manifest]) -> Iterator[TemplateValues]:
             continue
         rows = [anonymous_all(row) for row in stored]
         if apart := differing(stored):
-            names = enumerated(["the version of keyshift" if name == "keyshift" else name for name in apart])
+            names = enumerated("the version of keyshift" if name == "keyshift" else name for name in apart)
             said = [*verdict_sentences(rows), f"These runs differ in {names}: their figures are not compared."]
             yield {"workload": workload, "table": "", "figure": "", "said": said}
             continue
@@ -106,25 +106,20 @@ def _run(manifest: Manifest, tables: RunTables) -> TemplateValues:
     told = anonymous_all(manifest.model_dump(mode="json"))
     summary = told["summary"] or {}
     figures = {name: _number(measure(summary)) for name, measure in MEASURES.items()}
-    verdict = told["verdict"]
+    verdict, machine = told["verdict"], told["machine"]
     latency = metrics.without_warm_up(tables["latency"], manifest.measured_from_s) if tables else None
     return {
         "told": told,
-        "facts": _facts(told),
+        "facts": {
+            "started": told["started_at"],
+            "finished": told["finished_at"],
+            "machine": f"{machine['cpus']} × {machine['cpu']}, {machine['memory_mib']} MiB, {machine['system']}",
+            "stages": ", ".join(stage["name"] for stage in told["stages"]),
+        },
         "counts": {name: verdict[name] for name in COUNTS} | verdict["others"] if verdict else {},
         "figures": {name: value for name, value in figures.items() if value},
         "tail": "" if latency is None else table(tail({manifest.strategy: latency}).drop(columns="name")),
         "drawn": [] if latency is None else [svg(each) for each in _drawn(manifest.strategy, tables, latency)],
-    }
-
-
-def _facts(told: Mapping[str, Any]) -> dict[str, str]:
-    machine = told["machine"]
-    return {
-        "started": told["started_at"],
-        "finished": told["finished_at"],
-        "machine": f"{machine['cpus']} × {machine['cpu']}, {machine['memory_mib']} MiB, {machine['system']}",
-        "stages": ", ".join(stage["name"] for stage in told["stages"]),
     }
 
 

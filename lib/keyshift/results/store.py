@@ -65,7 +65,7 @@ class ResultStore:
                 tried.append(name)  # before the upload: an interrupted one may have arrived
                 self._files.write(stored.run_id, name, content)
             tried.insert(0, MANIFEST)
-            self._files.write(stored.run_id, MANIFEST, _as_json(stored))
+            self._files.write(stored.run_id, MANIFEST, stored.model_dump_json(indent=2).encode())
         except BaseException:  # Ctrl-C too
             with suppress(KeyshiftError):  # what stopped the upload is the news, not that tidying up failed as well
                 self._files.remove(stored.run_id, tried)
@@ -74,17 +74,14 @@ class ResultStore:
         return stored
 
     def put_file(self, run_id: str, name: str, content: bytes | Path) -> Manifest:
-        """Add a file, such as an executed notebook, to a stored run, or replace one; gives the new manifest.
-
-        Tables cannot be replaced.
-        """
+        """Add a file, such as a notebook, to a stored run, or replace one, but no table; gives the new manifest."""
         manifest = self.get_manifest(run_id)
         if name == MANIFEST or name.removesuffix(".parquet") in TABLES:
             raise BadInput(f"file name {name!r} is kept for the run itself: choose another")
         self._files.write(manifest.run_id, name, content)
         manifest = self.get_manifest(manifest.run_id)  # others may have added a file meanwhile, or deleted the run
         manifest = manifest.model_copy(update={"files": sorted({*manifest.files, name})})
-        self._files.write(manifest.run_id, MANIFEST, _as_json(manifest))
+        self._files.write(manifest.run_id, MANIFEST, manifest.model_dump_json(indent=2).encode())
         return manifest
 
     def delete_run(self, run_id: str) -> list[str]:
@@ -236,7 +233,3 @@ def _parquet(name: str, table: pa.Table) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
     return sink.getvalue()
-
-
-def _as_json(manifest: Manifest) -> bytes:
-    return manifest.model_dump_json(indent=2).encode()

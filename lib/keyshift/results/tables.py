@@ -3,9 +3,6 @@
 A change that removes, renames or redefines a column is a new ``SCHEMA_VERSION`` of ``results.manifest``.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -148,26 +145,6 @@ TABLES = {name: pa.schema(columns) for name, columns in _COLUMNS.items()}
 LATER = ("scaling", "snapshots")  # tables that runs did not have at first: for those they are empty
 
 
-def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """The table ``name`` (one of ``TABLES``) from one array, list or Series per column.
-
-    ``stage`` and ``replica`` are 0 where they are left out. Raises BadInput if another column is missing, one is not
-    known, or holds values of another type.
-    """
-    schema = table_schema(name)
-    rows = len(next(iter(columns.values()), ()))
-    columns = {place: _zeros(rows) for place in PLACE if place in schema.names} | dict(columns)
-    wrong = set(columns) ^ set(schema.names)
-    if wrong:
-        raise BadInput(f"table {name}: columns {sorted(wrong)} are missing or not known; it has {schema.names}")
-    try:
-        table = pa.table({column: columns[column] for column in schema.names}, schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise BadInput(f"table {name}: {error}") from None
-    check_table(name, table)
-    return table
-
-
 def table_schema(name: str) -> pa.Schema:
     """The columns and types of the table ``name``. Raises BadInput for an unknown name."""
     if name not in TABLES:
@@ -192,28 +169,22 @@ def upgraded(name: str, table: pa.Table) -> pa.Table:
     """``table`` with the columns and values of today. What version 1 stored is of one stage and one query; before
     version 3 no snapshot was judged; at first a death of the query was a fault.
     """
-    table, schema = _with_columns(name, table), table_schema(name)
+    schema = table_schema(name)
+    if name == "snapshots" and "verdict" not in table.schema.names:
+        return table.append_column(schema.field("verdict"), pa.repeat(NOT_JUDGED, table.num_rows))
+    if PLACE.keys().isdisjoint(table.schema.names):
+        for place in PLACE:
+            if place in schema.names:
+                table = table.append_column(schema.field(place), _zeros(table.num_rows))
+        if name == "metrics":
+            of_slot = pc.starts_with(table["instance"], "slot-")
+            stages = pc.if_else(of_slot, 0, NO_STAGE).cast(PLACE["stage"])
+            table = table.set_column(schema.get_field_index("stage"), schema.field("stage"), stages)
     if name == "metrics" and (table.schema.names, table.schema.types) == (schema.names, schema.types):
         died = pc.and_(pc.equal(table["metric"], FAULT), pc.equal(table["instance"], "query died"))
         if pc.any(died).as_py():
             place, field = schema.get_field_index("metric"), schema.field("metric")
             table = table.set_column(place, field, pc.if_else(died, DEATH, table["metric"]))
-    return table
-
-
-def _with_columns(name: str, table: pa.Table) -> pa.Table:
-    schema = table_schema(name)
-    if name == "snapshots" and "verdict" not in table.schema.names:
-        return table.append_column(schema.field("verdict"), pa.repeat(NOT_JUDGED, table.num_rows))
-    if not PLACE.keys().isdisjoint(table.schema.names):
-        return table
-    for place in PLACE:
-        if place in schema.names:
-            table = table.append_column(schema.field(place), _zeros(table.num_rows))
-    if name == "metrics":
-        of_slot = pc.starts_with(table["instance"], "slot-")
-        stages = pc.if_else(of_slot, 0, NO_STAGE).cast(PLACE["stage"])
-        table = table.set_column(schema.get_field_index("stage"), schema.field("stage"), stages)
     return table
 
 

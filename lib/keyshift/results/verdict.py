@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from keyshift.model.errors import BadInput
 from keyshift.model.keys import ALL_UNITS, FIRST_UNIT, UNITS_END, Assignment, SomeUnits, units_of
 from keyshift.workloads import KeyedStage, Workload, due, uses_time
 from keyshift.workloads.times import Mask, Times
@@ -48,12 +47,15 @@ class Judgement:
     @property
     def ok(self) -> bool:
         """Whether there was no mistake at all."""
-        return not any(getattr(self, field.name) for field in fields(self) if field.name != "shown")
+        return not any(getattr(self, kind) for kind in KINDS)
 
     @property
     def examples(self) -> tuple[str, ...]:
         """A line for each mistake that is shown."""
         return tuple(f"{kind}: {words}" for kind, words in self.shown)
+
+
+KINDS = tuple(field.name for field in fields(Judgement) if field.name != "shown")  # of mistakes
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ class _Findings:
         self.counts[kind] += sum(1 for _ in lines)
 
     def verdict(self) -> Judgement:
-        counts = {f.name: self.counts[f.name] for f in fields(Judgement) if f.name != "shown"}
-        return Judgement(**counts, shown=tuple((kind, line) for kind in counts for line in self.examples[kind]))
+        shown = tuple((kind, line) for kind in KINDS for line in self.examples[kind])
+        return Judgement(**{kind: self.counts[kind] for kind in KINDS}, shown=shown)
 
 
 def judge(
@@ -119,15 +121,9 @@ def judge(
     fields. ``ownership``: of each stage; the last one gives the results. ``revoked``: its versions whose results count
     for nothing, as the attempt that gave them died and all since its beginning was done again. ``times``: needed if an
     operator uses time; of the first stage. ``unread``: see ``Judgement``.
-    Raises BadInput if there is no assignment or ``times`` is missing. Sorts the results a few times: seconds for
-    millions of them.
+    Sorts the results a few times: seconds for millions of them.
     """
     stages, owned = workload.stages, ownership[-1]
-    if not owned.assignments:
-        raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
-    timed = uses_time(stages)
-    if timed and times is None:
-        raise BadInput(f"times is missing: {workload.name} uses time, so a verdict needs the run's frames and timers")
     found = _Findings()
     if unread:
         found.lines("unread", [f"{abs(unread)} events {'fewer' if unread > 0 else 'more'} than the generator offered"])
@@ -135,7 +131,7 @@ def judge(
     results = counting(results, revoked)
     of_timer = (results[list(_ORIGIN)] == -1).all(axis=1)
     timers, results = results[of_timer], results[~of_timer]
-    if not timed:  # the workload would not look for them
+    if not uses_time(stages):  # the workload would not look for them
         text = "slot {slot} gave a result of key {key} without an event, and no stage uses time"
         found.rows("unexpected", text, timers, np.ones(len(timers), bool))
         timers = timers.iloc[:0]
@@ -280,12 +276,11 @@ def judge_parts(
 
 def _added(common: Judgement, found: Sequence[Judgement]) -> Judgement:
     """The mistakes that all parts have in ``common``, and those that each has beside them."""
-    kinds = [field.name for field in fields(Judgement) if field.name != "shown"]
     counts = {
         kind: getattr(common, kind) + sum(getattr(each, kind) - getattr(common, kind) for each in found)
-        for kind in kinds
+        for kind in KINDS
     }
-    of_kind: dict[str, list[str]] = {kind: [] for kind in kinds}
+    of_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for kind, line in dict.fromkeys(example for each in (common, *found) for example in each.shown):
         of_kind[kind].append(line)
     shown = [(kind, line) for kind, lines in of_kind.items() for line in lines[:_EXAMPLES_PER_KIND]]
@@ -375,10 +370,7 @@ def _owners(
 ) -> dict[str, npt.NDArray[Any]]:
     """Unit and owner of each result's key under the result's version; owner -1 if there was no such version."""
     owner = np.full(len(results), -1, np.int32)
-    version = results["version"].to_numpy()
-    order = np.argsort(version, kind="stable")
-    versions, begins = np.unique(version[order], return_index=True)
-    rows = dict(zip(versions.tolist(), np.split(order, begins[1:]), strict=False))
+    rows = results.groupby("version").indices
     for assignment in assignments:
         if (at := rows.get(assignment.version)) is not None:
             owner[at] = assignment.slot_of[unit[at]]

@@ -30,7 +30,7 @@ import pandas as pd
 
 from keyshift.analysis.machine import doubts
 from keyshift.analysis.metrics import mean_ms
-from keyshift.analysis.plots.published import published_figure
+from keyshift.analysis.plots.strategies import published_figure
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.exchange import export_runs, require_new

@@ -22,7 +22,7 @@ def migration(*rows: tuple[float, ...]) -> pd.DataFrame:
     """Rows of step, then switched, aligned, received, installed, drained."""
     columns = ["step", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s"]
     frame = pd.DataFrame(rows, columns=columns)
-    return frame.assign(sent_s=frame["received_s"], bytes=10, unit=range(len(rows)))
+    return frame.assign(sent_s=frame["received_s"], bytes=10, unit=range(len(rows)), stage=0)
 
 
 NO_MIGRATION = migration()

@@ -14,7 +14,6 @@ from keyshift.forecast import simulation
 from keyshift.forecast.calibration import calibrate, usable
 from keyshift.forecast.simulation import amount, questions, simulate
 from keyshift.model.errors import BadInput
-from keyshift.results.tables import make_table
 from keyshift.studies.study import named
 
 SMALL = {"slots": 4, "to_slots": 6, "key_groups": 24, "state": "24GB", "rate": 1000, "host_slots": 1, "routers": 2}
@@ -128,7 +127,7 @@ def test_of_pods_live_jobs_and_runs_without_latency_before_nobody_knows_enough()
     store, here = small_store.result_store(), measured("fluid", 0)[0]
     other = manifest.model_copy(update={"machine": manifest.machine.model_copy(update={"cpus": 1})})
     store.put_run(here, small_store.tables())
-    store.put_run(other, small_store.tables() | {"metrics": make_table("metrics", metrics.to_dict("list"))})
+    store.put_run(other, small_store.tables() | {"metrics": small_store.make_table("metrics", metrics.to_dict("list"))})
     for newest in (60, 1):
         found = {name: [each.run_id for each, _ in some] for name, some in usable(store, newest).items()}
         assert found == {"fluid": [here.run_id]}

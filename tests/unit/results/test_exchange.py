@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from small_store import result_store, run, tables
+from small_store import make_table, result_store, run, tables
 
 from keyshift.model.errors import BadInput
 from keyshift.results import exchange
 from keyshift.results.exchange import export_runs, import_runs, read_export
-from keyshift.results.tables import TABLES, make_table
+from keyshift.results.tables import TABLES
 
 
 @pytest.fixture

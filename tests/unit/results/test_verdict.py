@@ -1,4 +1,4 @@
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
-from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, Versions
-from keyshift.results.verdict import Inventory, Judgement, Ownership, judge
+from keyshift.results.verdict import KINDS, Inventory, Judgement, Ownership, judge
 from keyshift.state.timers import Timers
 from keyshift.workloads.chain import Chain
 from keyshift.workloads.keycount import KeyCount
@@ -21,7 +20,6 @@ from keyshift.workloads.windowcount.operator import WindowCountOperator
 SMALL = {"key_groups": 8, "keys": 10, "skew": 0.5, "state_bytes": 24, "seed": 5}
 WORKLOAD = KeyCount(**SMALL)
 TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
-KINDS = [field.name for field in fields(Judgement) if field.name != "shown"]
 
 
 @pytest.fixture
@@ -131,8 +129,7 @@ def timed() -> SequentialRun:
 
 
 def timed_verdict(run: SequentialRun, results: pd.DataFrame, **changes) -> Judgement:
-    given = {"times": run.times} | changes
-    return judge(WINDOWS, run.events, results, run.final, run.ownership, **given)
+    return judge(WINDOWS, run.events, results, run.final, run.ownership, times=run.times, **changes)
 
 
 def test_results_of_timers_are_none_of_events_in_any_order_and_a_lost_event_is_lost_and_nothing_else(timed):
@@ -241,13 +238,6 @@ def test_a_frame_that_meets_its_own_watermark_is_noticed(monkeypatch):
     found = timed_verdict(run, run.results)
     assert found.wrong > 100
     assert found.lost == found.duplicated == found.reordered == 0
-
-
-def test_what_a_verdict_needs_is_asked_for(run, timed):
-    with pytest.raises(BadInput, match="assignments is empty"):
-        verdict(run, run.results, ownership=[Ownership([])])
-    with pytest.raises(BadInput, match="times is missing: windowcount uses time"):
-        timed_verdict(timed, timed.results, times=None)
 
 
 @settings(max_examples=40)

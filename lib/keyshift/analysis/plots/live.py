@@ -13,9 +13,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from keyshift.analysis.plots.style import heading, theme
+from keyshift.analysis.plots.style import heading, plain_numbers, theme
 from keyshift.analysis.tables import MIB
 
 KEPT = 20_000  # samples: two hours of them
@@ -202,8 +201,7 @@ class _Timelines:
             ax.set(xlabel="seconds since the load began", ylabel=unit)
             if unit == "ms":
                 ax.set_yscale("log")
-                ax.yaxis.set_major_formatter(ScalarFormatter())
-                ax.yaxis.set_minor_formatter(NullFormatter())
+                plain_numbers(ax.yaxis)
             ax.legend(loc="upper left", frameon=False, fontsize="small")
 
     def show(self, history: History, begin: float, end: float) -> None:

@@ -1,6 +1,6 @@
 """Plans as Gantt charts, from ``plans.modelled``: what goes where in which step. Nothing in them is measured."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,9 @@ def plan_panels(plans: Mapping[str, pd.DataFrame], *, title: str = "Plans, by th
     for name, plan in plans.items():
         need(plan, COLUMNS, f"plan_panels, {name}")
     every = pd.concat(plans.values())
-    slots, colours = sorted(every["destination"].unique()), _colours(sorted(every["source"].unique()))
+    slots, sources = sorted(every["destination"].unique()), sorted(every["source"].unique())
+    palette = "colorblind" if len(sources) <= 10 else "husl"  # for colour-blind readers; by hue beyond
+    colours = dict(zip(sources, sns.color_palette(palette, len(sources)), strict=True))
     columns = min(len(plans), PANELS_PER_ROW)
     live = [plan["end_s"].max() for plan in plans.values() if len(plan) and not (plan["gate"] == "query").any()]
     end = max(live, default=every["end_s"].max() if len(every) else 1.0)
@@ -76,12 +78,6 @@ def _gantt(ax: Axes, plan: pd.DataFrame, colours: Mapping[int, Colour], rows: Ma
 
 def _spans(ax: Axes, rows: pd.Series, begins: pd.Series, ends: pd.Series, **how: Any) -> None:
     ax.barh(rows, ends - begins, 0.7, begins, linewidth=0, **how)
-
-
-def _colours(sources: Sequence[int]) -> dict[int, Colour]:
-    """Source to colour; made for colour-blind readers up to ten sources, by hue beyond."""
-    palette = sns.color_palette("colorblind" if len(sources) <= 10 else "husl", len(sources))
-    return dict(zip(sources, palette, strict=True))
 
 
 def _note(plan: pd.DataFrame) -> str:

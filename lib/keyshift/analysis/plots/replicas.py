@@ -36,11 +36,8 @@ def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str
     ``panels``.
 
     Tables: latency, migration, metrics. CPU and bytes are of all processes of the job, all replicas, in seconds of a
-    processor and MiB from the first second that is shown; bytes only if they are known of some run. Raises BadInput if
-    no run is given.
+    processor and MiB from the first second that is shown; bytes only if they are known of some run.
     """
-    if not runs:
-        raise BadInput("masking_panels: no run given")
     seconds = {name: every_second(per_second(tables["latency"])) for name, tables in runs.items()}
     rows = [("P99 (ms)", {name: every["p99_ms"] for name, every in seconds.items()})]
     for axis, used_so_far in (("CPU so far (s)", _cpu_so_far), ("sent so far (MiB)", _sent_so_far)):
@@ -95,10 +92,8 @@ def staircase_panels(
     ``trigger_s``.
 
     ``runs`` as for ``panels``. ``offered``: of each run, by source, the moments (s of measured time, ascending) from
-    which on so many events per second are offered; the last one ends what is known. Raises BadInput if no run is given.
+    which on so many events per second are offered; the last one ends what is known.
     """
-    if not runs:
-        raise BadInput("staircase_panels: no run given")
     columns = columns_for(len(runs))
     figure, axes = panel_grid(len(runs), columns, (4.6, 2.8), sharex=True, sharey=True)
     looks, names = looks_of(list(runs)), sorted({source for each in offered.values() for source in each})

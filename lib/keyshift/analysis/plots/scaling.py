@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from keyshift.analysis.metrics import arrivals_ms, need, per_second
-from keyshift.analysis.plots.style import heading, plain_log, theme
+from keyshift.analysis.plots.style import finish, heading, plain_log, theme
 
 _GRID = 20  # points per second at which numbers of slots are averaged
 _LINES = (("#0072B2", "-"), ("#777777", "--"), ("#D55E00", (0, (1, 1))), ("#009E73", "-."), ("#882255", (0, (4, 1))))
@@ -43,7 +43,7 @@ def scaling_timeline(
     seconds = seconds.reindex(range(int(np.floor(begin_s)), int(np.ceil(end_s))))
     ends = seconds.index.to_numpy("float64") + 1
     created = np.sort(latency["created_s"].to_numpy())
-    answered = arrivals_ms(latency, "scaling_timeline") / 1e3
+    answered = arrivals_ms(latency) / 1e3
     backlog = np.searchsorted(created, ends) - np.searchsorted(answered, ends)
     results = seconds["count"].fillna(0).to_numpy()
     never = np.zeros(len(ends))  # events without a result
@@ -142,10 +142,7 @@ def scaling_figure(
         for ax, text in zip(axes, _PANELS, strict=True):
             heading(ax, text)
         missed.set_xlabel("time since the autoscaler's first look (s)")
-        handles, names = slots.get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
-        figure.suptitle(title, fontsize="large", fontweight="bold", x=0.01, ha="left")
-    return figure
+    return finish(figure, title, slots.lines)
 
 
 def scaling_sentences(costs: pd.DataFrame) -> list[str]:

@@ -44,10 +44,7 @@ def model_error(validation: pd.DataFrame) -> dict[str, Off]:
 
 
 def validation_figure(validation: pd.DataFrame) -> Figure:
-    """Simulated against measured, a marker for each run, the diagonal where both are the same.
-
-    Empty markers: runs that the costs are from, too.
-    """
+    """Simulated against measured: a marker for each run, empty if the costs are from it, too, and where both agree."""
     need(validation, ["strategy", "held_out", *COMPARED], "validation_figure")
     figure, axes = panel_grid(len(COMPARED), 2, (4.6, 4.0))
     for ax, (name, (label, title)) in zip(axes, COMPARED.items(), strict=True):
@@ -71,10 +68,7 @@ def validation_figure(validation: pd.DataFrame) -> Figure:
 
 
 def simulated_pareto(table: pd.DataFrame, validation: pd.DataFrame) -> Axes:
-    """Spike against completion of each point; bars reach as far as measured runs were off from simulated ones.
-
-    See ``plots.strategies.pareto``.
-    """
+    """``pareto`` of the points; bars reach as far as measured runs were off from simulated ones."""
     need(table, ["point", "strategy", *NEEDED], "simulated_pareto")
     frame = table.rename(columns={"point": "label", "p99_ms": "p99_before_ms"})
     frame = frame.assign(verdict="ok", stays=False, recovered=True, front=on_front(table[["spike_ms", "completion_s"]]))

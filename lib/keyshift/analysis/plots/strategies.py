@@ -1,7 +1,4 @@
-"""Figures of strategies side by side, from stored results; nothing is aggregated here.
-
-How a strategy looks, in every figure, is in ``style``.
-"""
+"""Figures of strategies side by side, from stored results; nothing is aggregated here."""
 
 from collections.abc import Hashable, Mapping
 from itertools import pairwise
@@ -31,6 +28,7 @@ from keyshift.analysis.plots.style import (
 from keyshift.analysis.tables import SPIKE, cost_of, shared
 from keyshift.model.errors import BadInput
 
+PUBLISHED: dict[str, Any] = {"color": "#000000", "linestyle": "--", "marker": "s"}
 PHASE_COLOURS = {  # light to dark in the order they happen, so that they also read in grey
     "prepare": "#E0E0E0",
     "align": "#F0C75E",
@@ -150,6 +148,27 @@ def pareto(tradeoffs: pd.DataFrame, measure: str = SPIKE) -> Axes:
     ax.set(xlabel="completion: first switch to last unit in place (s)", ylabel=measure)
     heading(ax, "What a migration costs")
     ax.legend(handles=signs, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")
+    return ax
+
+
+def published_figure(lines: Mapping[str, pd.DataFrame], measure: str, *, title: str = "") -> Axes:
+    """Published values in black, ours in colour, a line each, over the points of the curve on a log axis.
+
+    ``lines``: ours by their names, with the columns point, published and ours (NaN: not known); the points and the
+    published values of all are the same.
+    """
+    first = next(iter(lines.values()))
+    need(first, ["point", "published", "ours"], "published_figure")
+    ax = new_axes((max(5.0, 1.1 * len(first)), 3.4 + 0.15 * len(lines)))
+    handles = ax.plot(range(len(first)), first["published"], label="published", **PUBLISHED)
+    for name, look in styles(list(lines)).items():
+        how = look.marked_line | {"linestyle": "-"}
+        handles += ax.plot(range(len(first)), lines[name]["ours"], label=look.label, **how)
+    ax.set_xticks(range(len(first)), [name.replace(", ", "\n") for name in first["point"]])
+    ax.set_ylabel(measure)
+    plain_log(ax, "y")
+    heading(ax, title)
+    legend_below(ax, handles)
     return ax
 
 

@@ -23,6 +23,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
+from keyshift.model.errors import BadInput
+
 LEGEND_COLUMNS = 3
 CHARACTERS_PER_INCH = 17  # of a legend
 _ALONE = RLock()  # settings of figures are those of all threads
@@ -111,19 +113,16 @@ def _looks(strategy: str) -> Iterator[Style]:
 
 
 def styles(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Style]:
-    """Choose how several groups are drawn side by side: strategies as everywhere, values of a parameter from dark to
-    light.
-
-    Two points never look alike here, as they might each alone.
+    """Choose how groups are drawn side by side, where no two look alike, as they might each alone: strategies as
+    everywhere, values of a parameter from dark to light.
     """
     if of == "strategy":
         drawn: dict[Any, Style] = {}
         for name in names:
             taken = {(other.colour, other.marker) for other in drawn.values()}
             colours = {colour for colour, _ in taken}  # bars have no markers: other colours as long as there are some
-            looks = list(_looks(str(name)))
-            free = [look for look in looks if (look.colour, look.marker) not in taken] or looks
-            drawn[name] = next((look for look in free if look.colour not in colours), free[0])
+            looks = _looks(str(name))
+            drawn[name] = min(looks, key=lambda each: ((each.colour, each.marker) in taken, each.colour in colours))
         return drawn
     shades = sns.color_palette("cividis", len(names) + 1).as_hex()  # the lightest is hard to see on white
     return {
@@ -226,7 +225,11 @@ def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
 
 
 def panel_grid(count: int, columns: int, size: tuple[float, float], **shared: Any) -> tuple[Figure, list[Axes]]:
-    """A new figure in the theme with ``count`` panels of ``size`` inches each, at most ``columns`` in a row."""
+    """A new figure in the theme with ``count`` panels of ``size`` inches each, at most ``columns`` in a row. Raises
+    BadInput if there is none.
+    """
+    if not count:
+        raise BadInput("no run given: a figure of runs needs at least one")
     columns = min(columns, count)
     rows = -(-count // columns)
     with theme():

@@ -18,7 +18,6 @@ from matplotlib.ticker import NullLocator
 from keyshift.analysis.conclusions import enumerated
 from keyshift.analysis.plots.strategies import PHASE_COLOURS
 from keyshift.analysis.plots.style import (
-    Style,
     columns_for,
     finish,
     heading,
@@ -39,6 +38,8 @@ MEASURED = ("P99 spike (ms)", "completion (s)")
 LOG_SPAN = 8.0  # a parameter, or a measure, that varies by this factor is drawn on a log axis
 DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))  # so that lines stay apart in grey, too
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "++", "oo", "--")
+_INTERVAL = {"elinewidth": 1.1, "capsize": 2.5, "ecolor": "#333333"}
+_BAR: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "error_kw": _INTERVAL}
 PHASE_STYLES = {"plan": ("#FFFFFF", "..."), **{name: (colour, "") for name, colour in PHASE_COLOURS.items()}}
 # Of replication, which runs beside the phases.
 _ASIDE: dict[str, Any] = {"facecolor": "#FFFFFF", "hatch": "////", "edgecolor": "#555555"}
@@ -93,9 +94,8 @@ def sweep_bars(
 ) -> Figure:
     """As ``sweep_lines``, with a bar per group beside each other at every value of the parameter.
 
-    On a log axis, where the length of a bar would say nothing, it is a marker.
-
-    A star above one: it differs from the first group at the same value by more than chance (Welch, 95 %).
+    On a log axis, where the length of a bar would say nothing, it is a marker. A star above one: it differs from the
+    first group at the same value by more than chance (Welch, 95 %).
     """
     swept = _Swept(summaries, parameter, measures, group, label)
     values, groups = swept.values, list(swept.styles)
@@ -110,8 +110,11 @@ def sweep_bars(
             if far:
                 ax.errorbar(xs, points["mean"], yerr=_reach(points), capsize=3, **swept.styles[name].sign)
             else:
-                _bars(ax, xs, points, width, swept.styles[name], hatches[name])
-            _stars(ax, xs, points)
+                how = {"color": swept.styles[name].colour, "hatch": hatches[name]} | _BAR
+                ax.bar(xs, points["mean"], width, yerr=_reach(points), **how)
+            differs = points["differs"].eq(True)
+            for x, top in zip(xs[differs], points["high"].fillna(points["mean"])[differs], strict=True):
+                ax.annotate("*", (x, top), ha="center", va="bottom", fontweight="bold")
         swept.place_names(ax)
         ax.set_xlim(-0.6, len(values) - 0.4)
         lines_between(ax, len(values) if far else 1)  # bars need none
@@ -123,26 +126,19 @@ def sweep_bars(
         else how.in_legend
         for name, how in swept.styles.items()
     ]
-    differs = swept.points["differs"].eq(True).any()
-    stars = [f"* differs from {swept.styles[groups[0]].label} (95 %, Welch)"] if differs else []
+    starred = swept.points["differs"].eq(True).any()
+    stars = [f"* differs from {swept.styles[groups[0]].label} (95 %, Welch)"] if starred else []
     return finish(figure, title or swept.title, handles, [*stars, *swept.notes])
 
 
-def phase_bars(
-    summaries: Sequence[SummaryRow],
-    parameter: str = "strategy",
-    group: str | None = None,
-    *,
-    title: str = "Where the time of a migration goes",
-    label: str | None = None,
-) -> Figure:
+def phase_bars(summaries: Sequence[SummaryRow], parameter: str = "strategy", group: str | None = None) -> Figure:
     """Stacked bars of a migration's phases (means, seconds), one per value of ``parameter``, a panel per ``group``.
 
     plan, prepare, align, transfer, install and catch up add up to the time from the trigger to the last drained unit,
     whose interval is drawn. Without ``group``, runs of several workloads have a panel each.
     Making copies ahead is in no sum: it has a slim bar of its own, beside them. A phase that no run knows is missing.
     """
-    swept = _Swept(summaries, parameter, {**_PHASE_MEASURES, _TOTAL: _total}, group or "workload", label)
+    swept = _Swept(summaries, parameter, {**_PHASE_MEASURES, _TOTAL: _total}, group or "workload")
     xs = np.arange(len(swept.values))
     figure, panels = swept.panels("group", (max(3.6, 0.55 * len(xs) + 1.2), 3.4), sharey=True)
     signs: dict[str, Patch] = {}
@@ -167,7 +163,8 @@ def phase_bars(
     for ax, _, _ in panels[:: columns_for(len(panels))]:
         ax.set_ylabel("time (s)")
     handles = [signs[phase] for phase in (*PHASE_STYLES, "replicate") if phase in signs]
-    return finish(figure, title, handles, _notes(swept.points[swept.points["measure"] == _TOTAL]))
+    notes = _notes(swept.points[swept.points["measure"] == _TOTAL])
+    return finish(figure, "Where the time of a migration goes", handles, notes)
 
 
 def _total(row: SummaryRow) -> float | None:
@@ -180,9 +177,7 @@ def _total(row: SummaryRow) -> float | None:
 
 class _Swept:
     """What a figure draws: ``points`` of ``sweeps.sweep``, the values of the parameter, how groups look, and ``notes``
-    for the legend.
-
-    Raises BadInput if there is nothing to draw.
+    for the legend. Raises BadInput if there is nothing to draw.
     """
 
     def __init__(
@@ -191,10 +186,8 @@ class _Swept:
         parameter: str,
         measures: Sequence[str] | Mapping[str, Measure],
         group: str,
-        label: str | None,
+        label: str | None = None,
     ) -> None:
-        if not summaries:
-            raise BadInput(f"no run given: a figure over {parameter} needs at least one")
         self.points = sweep(summaries, parameter, measures, group)
         if self.points.empty or not self.points["runs"].any():
             raise BadInput(
@@ -239,20 +232,6 @@ class _Swept:
         if max(len(name) for name in names) * len(names) > 40:
             ax.tick_params(axis="x", rotation=30)
             plt.setp(ax.get_xticklabels(), ha="right", rotation_mode="anchor")
-
-
-def _bars(ax: Axes, xs: pd.Series, bars: pd.DataFrame, width: float, how: Style, hatch: str) -> None:
-    ax.bar(
-        xs, bars["mean"], width, yerr=_reach(bars), color=how.colour, hatch=hatch, edgecolor="white",
-        linewidth=0.5, error_kw={"elinewidth": 1.1, "capsize": 2.5, "ecolor": "#333333"},
-    )  # fmt: skip
-
-
-def _stars(ax: Axes, xs: pd.Series, points: pd.DataFrame) -> None:
-    tops = points["high"].fillna(points["mean"])
-    for x, top, differs in zip(xs, tops, points["differs"], strict=True):
-        if differs is True:
-            ax.annotate("*", (x, top), ha="center", va="bottom", fontweight="bold")
 
 
 def _reach(points: pd.DataFrame) -> np.ndarray | None:

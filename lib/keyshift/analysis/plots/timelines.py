@@ -29,7 +29,7 @@ from keyshift.analysis.plots.style import (
 )
 from keyshift.analysis.tables import RunTables
 from keyshift.analysis.timelines import faults as faults_of
-from keyshift.analysis.timelines import grown, resources, throughput
+from keyshift.analysis.timelines import grown, resources, snapshots, throughput
 from keyshift.model.errors import BadInput
 
 Timeline = tuple[pd.DataFrame, pd.DataFrame | None]  # per-second latency, migration
@@ -51,6 +51,7 @@ _RESOURCES = (  # metric, what is drawn of it, axis, factor
     ("sent_mib", grown, "sent so far (MiB)", 1.0),
 )
 _PERHAPS = "sent_mib"  # of them: older runs do not know it, nor do others than Linux
+_SNAPSHOTS = (("took_s", "time until it was complete (s)", "Time"), ("written_mib", "MiB written", "Size"))
 
 _PAUSE_S = 1.0  # shorter pauses are those between steps, and not to be seen beside latency per second
 _TRIGGER: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": "--"}
@@ -73,7 +74,6 @@ def panels(
     runs: Mapping[str, Timeline],
     *,
     title: str = "Latency while state moves",
-    notes: Mapping[str, str] | None = None,
     objective_ms: float | None = None,
     faults: Mapping[str, Collection[float]] | None = None,
 ) -> Figure:
@@ -83,16 +83,15 @@ def panels(
     the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit; where nothing
     is on its way for a second, there is none.
     Seconds that others disturbed are hatched below, where they are known (``machine.with_disturbed``).
-    ``notes``: strategy to a text below its title. ``faults``: strategy to their moments (s).
+    ``faults``: strategy to their moments (s).
     """
-    _require(runs)
-    columns, notes, faults = columns_for(len(runs)), notes or {}, faults or {}
+    columns, faults = columns_for(len(runs)), faults or {}
     figure, axes = panel_grid(len(runs), columns, (4.3, 3.0), sharex=True, sharey=True)
     limits = []
     for ax, (name, (seconds, migration)) in zip(axes, runs.items(), strict=True):
         need(seconds, ["second", "p50_ms", "p99_ms"], f"panels, {name}")
         limits += [draw_latency(ax, seconds, style_of(name).colour), *_migration_spans(migration)]
-        heading(ax, style_of(name).label, notes.get(name, ""))
+        heading(ax, style_of(name).label)
         ax.set_ylabel("latency (ms)")
     migrations = [migration for _, migration in runs.values()]
     hatched = [
@@ -140,7 +139,6 @@ def latency_signs(runs: Iterable[pd.DataFrame]) -> list[Artist]:
 
 def throughput_panels(runs: Mapping[str, RunTables], *, title: str = "Results while state moves") -> Figure:
     """Results per second over time, one panel per run, all with the same axes. Tables: latency, migration, metrics."""
-    _require(runs)
     columns = columns_for(len(runs))
     figure, axes = panel_grid(len(runs), columns, _SIZE, sharex=True, sharey=True)
     for ax, (name, tables) in zip(axes, runs.items(), strict=True):
@@ -152,12 +150,31 @@ def throughput_panels(runs: Mapping[str, RunTables], *, title: str = "Results wh
     return finish(figure, title, _mark_from_zero(axes, columns, list(runs.values())))
 
 
+def snapshot_figure(runs: Mapping[str, RunTables], *, title: str = "Snapshots") -> Figure:
+    """How long each snapshot took and what it wrote, over time, a line for each run. Tables: snapshots.
+
+    A snapshot stands at its request; time 0, dotted, is the request to move. Raises BadInput if no run has one.
+    """
+    of_all = {name: snapshots(tables["snapshots"]) for name, tables in runs.items()}
+    if not (taken := {name: each for name, each in of_all.items() if len(each)}):
+        raise BadInput("snapshot_figure: no run has a snapshot; set snapshot_s, seconds between snapshots")
+    looks = styles(list(taken))
+    figure, axes = panel_grid(len(_SNAPSHOTS), len(_SNAPSHOTS), (4.6, 3.4))
+    for ax, (column, label, name) in zip(axes, _SNAPSHOTS, strict=True):
+        for run, each in taken.items():
+            ax.plot(each["begun_s"], each[column], **looks[run].marked_line, markersize=6)
+        ax.axvline(0, color="#444444", linestyle=":", linewidth=1.2, zorder=1)
+        ax.set(xlabel="time since the trigger (s)", ylabel=label)
+        ax.set_ylim(bottom=0)
+        heading(ax, name)
+    return finish(figure, title, [legend_line(look.label, **look.marked_line) for look in looks.values()])
+
+
 def resource_panels(runs: Mapping[str, RunTables], *, title: str = "Processors and memory while state moves") -> Figure:
     """CPU (100 % is one processor) and resident memory of the job over time, two panels per run; and below them what it
     has sent over the network, and how full the machine was, and for whom, each if all of them know. Tables: migration,
     metrics.
     """
-    _require(runs)
     columns = len(runs)
     known = all(_PERHAPS in set(tables["metrics"]["metric"]) for tables in runs.values())
     drawn = [each for each in _RESOURCES if known or each[0] != _PERHAPS]
@@ -196,11 +213,6 @@ def _stacked(found: pd.DataFrame) -> pd.DataFrame:
     found = found[found["others"].notna() | found["stolen"].isna()]
     others, stolen = (found[name].fillna(0.0) for name in ("others", "stolen"))
     return pd.DataFrame({"ours": found["busy"] - others, "others": others, "stolen": stolen}) * 100
-
-
-def _require(runs: Mapping[str, Any]) -> None:
-    if not runs:
-        raise BadInput("no run given: a figure of runs needs at least one")
 
 
 def mark_runs(axes: Sequence[Axes], columns: int, runs: Sequence[RunTables]) -> list[Artist]:

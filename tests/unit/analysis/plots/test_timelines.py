@@ -73,18 +73,16 @@ def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migr
     names = PRESETS[:count]
     flat, higher = seconds.assign(p99_ms=30.0, p50_ms=20.0), seconds.assign(p99_ms=seconds["p99_ms"] * 50)
     runs = {name: (higher if name == names[-1] else flat, migration) for name in names}
-    figure = timelines.panels(runs, notes={names[0]: "spike 2 s"})
+    figure = timelines.panels(runs)
     shown = [ax for ax in figure.axes if ax.get_visible()]
     assert [ax.get_title(loc="left") for ax in shown] == [style.style_of(name).label for name in names]
     assert len({ax.get_ylim() for ax in shown}) == len({ax.get_xlim() for ax in shown}) == 1
     assert shown[0].get_ylim()[1] > 100_000
-    assert "spike 2 s" in [text.get_text() for text in shown[0].texts]
 
 
 def test_texts_and_legend_of_the_panels_do_not_overlap(seconds, migration):
     runs = dict.fromkeys(PRESETS[:5], (seconds, migration))
-    notes = dict.fromkeys(runs, "spike 123 ms · silence 2.3 s · verdict ok")
-    figure = timelines.panels(runs, notes=notes, objective_ms=9)
+    figure = timelines.panels(runs, objective_ms=9)
     figure.canvas.draw()
     shown = [ax for ax in figure.axes if ax.get_visible()]
     texts = [text for ax in shown for text in (ax.xaxis.label, *ax.get_children()) if isinstance(text, Text)]
@@ -168,7 +166,7 @@ def test_how_full_the_machine_was_has_a_panel_if_all_runs_know_and_what_others_t
     ours, others, stolen = figure.axes[4].collections[:3]
     assert figure.axes[4].get_ylabel() == "all processors (%)"
     assert [top(area) for area in (ours, others, stolen)] == pytest.approx([75, 75, 80])
-    named = {text.get_text() for text in figure.legends[0].get_texts()}
+    named = set(legend(figure))
     assert {"busy for the run", "busy for others", "stolen by others on the host"} <= named
     assert "disturbed by others" not in named
     of_a_quota = tables | {"metrics": pd.concat([tables["metrics"], *machine[:2]])}
@@ -206,6 +204,26 @@ def test_disturbed_seconds_of_latency_are_hatched_where_they_are_known():
     figure = timelines.panels({"fluid": (marked, None), "matched": (seconds, None)})
     assert spans(figure.axes[0]) == [(-3.0, -1.0), (1.0, 2.0)]
     assert spans(figure.axes[1]) == []
-    assert "disturbed by others" in {text.get_text() for text in figure.legends[0].get_texts()}
+    assert "disturbed by others" in legend(figure)
     plain = timelines.panels({"fluid": (seconds, None)})
-    assert "disturbed by others" not in {text.get_text() for text in plain.legends[0].get_texts()}
+    assert "disturbed by others" not in legend(plain)
+
+
+def test_a_snapshot_takes_until_it_is_complete_in_all_stages_and_has_written_what_all_of_them_have():
+    taken = pd.DataFrame(
+        {
+            "snapshot": [0, 0, 1, 1],
+            "begun_s": [-2.0, -1.9, 3.0, 3.0],
+            "completed_s": [-1.5, -1.0, 3.25, 3.5],
+            "bytes_written": [1 << 20, 2 << 20, 1 << 20, 0],
+        }
+    )
+    figure = timelines.snapshot_figure({"fluid": {"snapshots": taken}, "lazy": {"snapshots": taken[:0]}})
+    time, size = figure.axes
+    assert legend(figure) == ["fluid"]
+    assert [ax.lines[0].get_ydata().tolist() for ax in (time, size)] == [[1.0, 0.5], [3.0, 1.0]]
+    assert time.lines[0].get_xdata().tolist() == [-2.0, 3.0]
+    assert time.lines[0].get_marker() == style.style_of("fluid").marker
+    assert (time.get_ylabel(), size.get_ylabel()) == ("time until it was complete (s)", "MiB written")
+    with pytest.raises(BadInput, match="no run has a snapshot; set snapshot_s"):
+        timelines.snapshot_figure({"lazy": {"snapshots": taken[:0]}})
