@@ -200,7 +200,7 @@ def test_the_log_of_a_router_goes_on_in_the_next_batch(said, driver):
 def test_a_router_in_a_pod_tells_what_the_pod_uses_until_its_batch_is_over(said, driver, monkeypatch):
     """A pod may have routers alone."""
     monkeypatch.setattr(used_module, "TOLD_S", 0.01)
-    monkeypatch.setattr(used_module, "used", lambda host, _: PodUsed(host, now_us(), 2.5, 700_000, 0, 0))
+    monkeypatch.setattr(used_module, "used", lambda host: PodUsed(host, now_us(), 2.5, 700_000, 0, 0))
     monkeypatch.setenv(used_module.POD_ADDRESS, "10.0.0.7")
     frame(said, 0, router=3)
     frame(said, 1, router=3)
