@@ -25,13 +25,14 @@ class Captures:
         """Take the row that is next on its channel. Gives whether it is a capture."""
         if row.kind != CAPTURE:
             return False
-        self._come[row.router].append((self._channels[row.router].elements, row))
+        channel = self._channels[row.router]
+        self._come[row.router].append((channel.delivered + len(channel.waiting), row))
         return True
 
     def passed(self, channel: Channel) -> bool:
         """Whether a capture has come there, and all that was in front of it was delivered."""
         come = self._come[channel.number]
-        return bool(come) and come[0][0] <= _delivered(channel)
+        return bool(come) and come[0][0] <= channel.delivered
 
     def take(self) -> tuple[Row, ...]:
         """Take each channel's next capture, if all have passed one. Raises ProtocolViolation if they differ."""
@@ -49,11 +50,6 @@ class Captures:
         for channel, come in zip(self._channels, self._come, strict=True):
             rows = [element.row for element in channel.waiting]
             for behind, row in reversed(come):
-                rows.insert(max(0, behind - _delivered(channel)), row)
+                rows.insert(max(0, behind - channel.delivered), row)
             left += rows
         return left
-
-
-def _delivered(channel: Channel) -> int:
-    """Count the elements that have come and were delivered."""
-    return channel.elements - len(channel.waiting)

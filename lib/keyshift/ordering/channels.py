@@ -35,7 +35,7 @@ class Channel:
         self.waiting: deque[Element] = deque()
         self.marks = self.barriers = 0  # of those that wait
         self.bytes = 0
-        self.elements = 0  # that have come
+        self.delivered = 0  # elements
         self._setting = setting
         self._came, self._came_watermark, self._came_version = place
         self._captures: set[bytes] = set()  # the names of those that have come at the last sequence
@@ -82,7 +82,6 @@ class Channel:
             self._came_version = row.version
         element = Element(row, sequence, mark)
         self.waiting.append(element)
-        self.elements += 1
         self.marks += mark
         self.barriers += kind in ANY_BARRIER
         self.bytes += len(row.payload) + ROW_BYTES
@@ -115,6 +114,7 @@ class Channel:
     def deliver(self) -> Row:
         """Deliver the next element."""
         row, self.sequence, mark = self.waiting.popleft()
+        self.delivered += 1
         self.marks -= mark
         self.barriers -= row.kind in ANY_BARRIER
         self.bytes -= len(row.payload) + ROW_BYTES

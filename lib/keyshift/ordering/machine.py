@@ -13,9 +13,8 @@ slot is in the least of its channels' epochs. Which rows lie between two marks d
 *Barriers.* A router sends the barrier of an appointment right behind the mark with which it closes the appointed epoch.
 Barriers wait until all channels stand at theirs. Then they are delivered at once, between two turns. They come whether
 the slot is ready for rows or not: state that is awaited may be what follows from them. Nothing follows from a capture,
-so one replica may have it and the others not: its turns and their chain are the same. What a leader orders may lie on
-both sides of it, so with one a capture waits for no place on its channels: it comes when all that was sent in front of
-it was delivered, and more may have been.
+so one replica may have it and the others not: its turns and their chain are the same. With a leader it has no place in
+the order, see ``captures``.
 
 *Going on.* A machine is a function of its position and of what came behind it. So there is no ``restore``: a machine
 that is opened at the position and is given what waited, is the one that was saved, in the next batch. One that is

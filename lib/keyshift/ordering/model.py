@@ -30,10 +30,6 @@ def offset_of(sequence: int) -> int:
     return sequence >> _PLACE_BITS
 
 
-def _as_they_are(rows: Sequence[Row]) -> Sequence[Row]:
-    return rows
-
-
 @dataclass(frozen=True)
 class Setting:
     """The setting of the machine of one slot. ``channels``: how many routers send to it. Times are microseconds.
@@ -50,7 +46,7 @@ class Setting:
     channels: int
     heartbeat_us: int
     later: bool = False
-    merge: Callable[[Sequence[Row]], Sequence[Row]] = _as_they_are
+    merge: Callable[[Sequence[Row]], Sequence[Row]] = list
     session_us: int = 500_000
     order_us: int = 2_000
     apart: bool = False

@@ -111,7 +111,7 @@ class NextStage(Routing, SlotOutput):
         self._promised = NO_VERSION  # no result of a unit that has left goes on under a later one; 0: of none has to
         self._later: PublishAssignment | None = None  # an assignment that comes behind what was promised
         super().__init__(config)
-        self._slot, self._slots, self._hop_us = slot, config.slots, config.hop_us
+        self._slot = slot
         self._pending: list[pa.RecordBatch | Divider] = []
         self._waits_since = 0.0  # for the assignment that the divider which is pending first needs
         self._frames = 0
@@ -138,9 +138,9 @@ class NextStage(Routing, SlotOutput):
 
     def give(self, results: Results, markers: Sequence[SlotMarker], now_us: int) -> list[pa.RecordBatch]:  # noqa: D102
         self._pending += (each for each in results if not isinstance(each, TurnEnd))
-        rows = passed_on(self._slot % self._slots, markers)
+        rows = passed_on(self._slot % self._config.slots, markers)
         divided = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
-        if divided or not 0 <= now_us - self._given_us < self._hop_us:
+        if divided or not 0 <= now_us - self._given_us < self._config.hop_us:
             self._given_us = now_us
             rows += self._up_to_date(now_us)
         return self.in_batch(rows)
@@ -158,7 +158,10 @@ class NextStage(Routing, SlotOutput):
             rows += self._moved()
         rows += self._frame(self._pending, now_us)
         self._pending = []
-        self._keep_no_promise()
+        with self._lock:  # no promise is to be kept any more: all results of units that have left are on their way
+            self._promised, later, self._later = NO_VERSION, self._later, None
+            if later is not None:
+                self._announce(later)
         return rows
 
     def _moved(self) -> list[RoutedBytes]:
@@ -179,13 +182,6 @@ class NextStage(Routing, SlotOutput):
         del self._pending[: max(count, 1)]
         said = UnitsMoved(tuple(changes[False]), tuple(changes[True]))
         return self.moved(self._slot, self._frames, said) if said.begun or said.ended else []
-
-    def _keep_no_promise(self) -> None:
-        """Keep no promise any more: all results of units that have left are on their way."""
-        with self._lock:
-            self._promised, later, self._later = NO_VERSION, self._later, None
-            if later is not None:
-                self._announce(later)
 
     def _may_say(self, divider: Divider) -> bool:
         """Whether what ``divider`` needs is known here; then the next frame is the first behind it."""

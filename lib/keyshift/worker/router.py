@@ -34,8 +34,7 @@ class Routing:
     """
 
     def __init__(self, config: JobConfig) -> None:
-        self.stage = config.make_stage()
-        self._slots_per_process = config.slots_per_process
+        self._config, self.stage = config, config.make_stage()
         self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self.coordination.catch_up()  # with the batch before, and all that was published since it began
         self._lock = threading.Lock()
@@ -44,12 +43,12 @@ class Routing:
         self._split = ArrowSplit(schema, config.slots, config.key_groups, config.bins, placed=not first)
         primer = Row(spark_rows.PRIMER, 0, NO_VERSION, 0, 0)
         self._primers = [(slot, primer) for slot in range(config.slots)]  # not sent yet
-        self._core = self._open(config)
+        self._core = self._open()
         self.coordination.watch(nodes.LOG, self._log_wanted)
 
-    def _open(self, config: JobConfig) -> RouterCore[pa.RecordBatch]:
+    def _open(self) -> RouterCore[pa.RecordBatch]:
         """The core, which hears from now on of what is published."""
-        self._begin = self.coordination.require(nodes.ASSIGNMENT)
+        config, self._begin = self._config, self.coordination.require(nodes.ASSIGNMENT)
         machine = RouterMachine(self._begin.assignment, self._begin.paused)
         self._core = RouterCore(machine, config.slots, config.queue_bytes, self._split)
         self.coordination.watch(nodes.ASSIGNMENT, self._announced)
@@ -125,7 +124,7 @@ class Routing:
 
     def in_batch(self, rows: list[RoutedBytes]) -> list[pa.RecordBatch]:
         """Rows as Spark takes them: one batch, or none."""
-        return [spark_rows.routed(rows, self._slots_per_process)] if rows else []
+        return [spark_rows.routed(rows, self._config.slots_per_process)] if rows else []
 
     def close(self) -> None:
         """End the session. The task, and with it the batch, does not wait for that."""
@@ -140,14 +139,13 @@ class RouterTask(Routing):
     """A router of the first stage during one batch: frames of the source come in."""
 
     def __init__(self, config: JobConfig) -> None:
-        self._make_source, self._epochs = config.make_source, config.epochs
         self._source: Source | None = None  # known with the first frame: a task reads one partition
         self._closed = threading.Event()
         super().__init__(config)
         self.watch = AttemptWatch(config, self.coordination)  # for whoever waits until it may go on
 
-    def _open(self, config: JobConfig) -> RouterCore[pa.RecordBatch]:
-        core = super()._open(config)
+    def _open(self) -> RouterCore[pa.RecordBatch]:
+        core = super()._open()
         self.coordination.watch(nodes.SAVEPOINT, self._savepoint_called)
         return core
 
@@ -158,8 +156,8 @@ class RouterTask(Routing):
         """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
         source = self._source = self._source or self._begun_as(router)
         events, facts = frames.decode(value, source.schema)
-        if self._epochs and facts.epoch < max(
-            (epoch for begin, epoch in self._epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
+        if (epochs := self._config.epochs) and facts.epoch < max(
+            (epoch for begin, epoch in epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
         ):
             return []
         rows, savepoints = self.routed(router, offset, source.mapped(events), facts.watermark)
@@ -172,7 +170,7 @@ class RouterTask(Routing):
         """The source of this router. From now on it tells what its pod uses, if it is in one."""
         if tell := tells_used(self.coordination, nodes.of_router(router), self._closed):
             threading.Thread(target=tell, name=f"keyshift-router-{router}-used", daemon=True).start()
-        return self._make_source(router)
+        return self._config.make_source(router)
 
     def hand_over(self) -> None:
         """End with the batch: nothing more is routed in it."""

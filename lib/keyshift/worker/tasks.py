@@ -43,13 +43,11 @@ def router(config: JobConfig, batch_s: float) -> Task:
                     rows = task.frame(router.as_py(), offset.as_py(), value.as_buffer())
                     if trace:
                         trace.add(router.as_py(), offset.as_py(), task.watermark, came_us, now_us())
-                    if rows:
-                        yield spark_rows.routed(rows, config.slots_per_process)
+                    yield from task.in_batch(rows)
                     while task.full and time.monotonic() < over:
                         task.watch.require()
                         time.sleep(STALL_S)
-            if rest := task.resume():
-                yield spark_rows.routed(rest, config.slots_per_process)
+            yield from task.in_batch(task.resume())
             task.hand_over()
         except Exception:  # not if Spark only needs the task no more
             task.report()

@@ -31,8 +31,7 @@ class NextTurns(TurnRouting, SlotOutput):
         self.listen(sender.slot)
 
     def _begun(self, watermark: int) -> TurnSender[pa.RecordBatch, pa.RecordBatch]:
-        config = self._config
-        self._begin = self.coordination.require(nodes.ASSIGNMENT)
+        config, self._begin = self._config, self.coordination.require(nodes.ASSIGNMENT)
         shape = config.slots, config.queue_bytes, self._split, config.heartbeat_us
         return TurnSender(self._sender, self._begin, *shape, self.stage.from_all)
 

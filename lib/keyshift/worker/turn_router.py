@@ -6,9 +6,9 @@ in ZooKeeper how far it has come. It withdraws that before it reads what is appo
 the router will read it.
 """
 
-import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -29,19 +29,17 @@ class TurnRouting(Routing):
     _core: TurnRouter[pa.RecordBatch]
 
     def __init__(self, config: JobConfig) -> None:
-        self._config = config
         self._router: int | None = None
         self._ended = False
         self._violation: ProtocolViolation | None = None  # of what was told; the task ends with what it says next
         super().__init__(config)
 
-    def _open(self, config: JobConfig) -> RouterCore[pa.RecordBatch]:
+    def _open(self) -> RouterCore[pa.RecordBatch]:
         return self._begun(0)
 
     def _begun(self, watermark: int) -> TurnRouter[pa.RecordBatch]:
         """The core of a router that has come to this ``watermark``, in microseconds."""
-        config = self._config
-        self._begin = self.coordination.require(nodes.ASSIGNMENT)
+        config, self._begin = self._config, self.coordination.require(nodes.ASSIGNMENT)
         return TurnRouter(self._begin, config.slots, config.queue_bytes, self._split, config.heartbeat_us, watermark)
 
     def listen(self, router: int) -> None:
@@ -55,18 +53,15 @@ class TurnRouting(Routing):
 
     def _announce(self, told: PublishAssignment) -> None:
         if not self._ended:
-            with self._kept():
-                self._answer(str(told.assignment.version), told.appointment, self._core.switch(told))
+            self._answer(str(told.assignment.version), told.appointment, partial(self._core.switch, told))
 
-    @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
-        """Keep a ProtocolViolation for the task's thread: nobody else would say it."""
+    def _answer(self, what: str, appointment: Appointment | None, ask: Callable[[], bool | None]) -> None:
+        """Ask the core, and confirm. A ProtocolViolation is kept for the task's thread: nobody else would say it."""
         try:
-            yield
+            answer = ask()
         except ProtocolViolation as violation:
             self._violation = violation
-
-    def _answer(self, what: str, appointment: Appointment | None, answer: bool | None) -> None:
+            return
         if appointment is not None and answer is not None:
             assert self._router is not None  # nothing is heard before
             name = nodes.of_epoch(appointment.epoch, self._router)
@@ -102,9 +97,8 @@ class TurnRouterTask(TurnRouting, RouterTask):
             if called.appointment is None:
                 self._core.take_back(called.id)
             else:
-                with self._kept():
-                    answer = self._core.savepoint(called.id, called.appointment, called.stops)
-                    self._answer(called.id, called.appointment, answer)
+                ask = partial(self._core.savepoint, called.id, called.appointment, called.stops)
+                self._answer(called.id, called.appointment, ask)
 
     def routed(  # noqa: D102
         self, router: int, offset: int, events: pa.RecordBatch, watermark: int, time_us: int | None = None

@@ -8,7 +8,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+import psutil
 
 from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
@@ -19,28 +20,18 @@ from keyshift.wire.coordination import Coordination
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
 TOLD_S = 1.0  # as often as the driver samples
-ROOT = Path("/")
 _LOOPBACK = "lo"
 
 
-def used(host: str, root: Path = ROOT) -> PodUsed:
-    """Measure what the pod has used by now. ``root``: of the file system. Raises OSError or KeyError without control
-    groups of version 2.
-    """
-    groups = root / limits.GROUPS.relative_to("/")
-    cpu_s = limits.numbers(groups / "cpu.stat")["usage_usec"] / 1e6
-    received = sent = 0
-    for line in (root / "proc/net/dev").read_text().splitlines()[2:]:
-        name, _, counts = line.partition(":")
-        if name.strip() != _LOOPBACK:
-            columns = counts.split()
-            received, sent = received + int(columns[0]), sent + int(columns[8])
-    return PodUsed(host, now_us(), cpu_s, limits.in_use(groups), sent, received)
+def used(host: str) -> PodUsed:
+    """Measure what the pod has used by now. Raises OSError or KeyError without control groups of version 2."""
+    cpu_s = limits.numbers(limits.GROUPS / "cpu.stat")["usage_usec"] / 1e6
+    networks = [each for name, each in psutil.net_io_counters(pernic=True, nowrap=False).items() if name != _LOOPBACK]
+    sent, received = sum(each.bytes_sent for each in networks), sum(each.bytes_recv for each in networks)
+    return PodUsed(host, now_us(), cpu_s, limits.in_use(limits.GROUPS), sent, received)
 
 
-def tells_used(
-    coordination: Coordination, name: str, closed: threading.Event, root: Path = ROOT
-) -> Callable[[], None] | None:
+def tells_used(coordination: Coordination, name: str, closed: threading.Event) -> Callable[[], None] | None:
     """The work of a thread: tell it in the node of this ``name`` until ``closed`` is set. None if this is no pod."""
     if not (host := os.environ.get(POD_ADDRESS)):
         return None
@@ -48,7 +39,7 @@ def tells_used(
     def tell() -> None:
         with contextlib.suppress(OSError, KeyError):
             while not closed.wait(TOLD_S - time.time() % TOLD_S):  # all of them at about the same time
-                now = used(host, root)
+                now = used(host)
                 with contextlib.suppress(ServiceUnavailable):  # then nobody knows for a second
                     coordination.publish(nodes.USED[name], now)
 

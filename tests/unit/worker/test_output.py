@@ -41,8 +41,7 @@ def published(version, snapshot="", paused=()):
 
 @pytest.fixture
 def onward(monkeypatch):
-    """That of slot 0; ``publish`` is what the next stage's routers are told."""
-
+    """That of slot 0, which has given a result; ``publish`` is what the next stage's routers are told."""
     memory = Memory()
     monkeypatch.setattr(routing, "Coordination", lambda _, root, secret: MemoryCoordination(memory, root))
     driver = MemoryCoordination(memory, FIRST.next.root)
@@ -51,6 +50,7 @@ def onward(monkeypatch):
     made = make_output(FIRST, 0, None)
     assert isinstance(made, NextStage)
     made.driver, made.publish = driver, lambda *said: driver.publish(ASSIGNMENT, published(*said))
+    given(made, [result(1)], 100)  # the first row of a router has a barrier
     return made
 
 
@@ -76,7 +76,6 @@ def received_by(batches):
 
 
 def test_results_are_gathered_for_a_while_and_go_on_together(onward):
-    given(onward, [result(1)], 100)  # the first row of a router has a barrier
     assert given(onward, [result(1)], 100) == []
     assert given(onward, [result(2)], 100) == []
     assert len(given(onward, [result(3)], 101)) == 2, "three results for two slots"
@@ -87,12 +86,10 @@ def test_results_go_on_and_a_slot_without_any_hears_the_time_though_the_clock_is
         batches = onward.give([result(1)], [], round(at_s * 1e6))
         return {row.kind for batch in batches for row in received(batch.select(["value"]))} & {DATA, TICK}
 
-    kinds(0.1)
     assert [kinds(at_s) for at_s in (10.0, 10.002, 5.0)] == [{DATA, TICK}, {DATA}, {DATA, TICK}]
 
 
 def test_what_a_unit_leaves_behind_goes_on_under_the_version_that_was_promised(onward):
-    given(onward, [result(1)], 100)
     assert onward.promise([Moved(0, 7, 0, True)]) == 1
     onward.publish(2)
     rows = given(onward, [result(1), Moved(0, 7, 0, True)], 100)
@@ -101,7 +98,6 @@ def test_what_a_unit_leaves_behind_goes_on_under_the_version_that_was_promised(o
 
 
 def test_what_a_unit_brings_along_waits_for_the_version_that_its_old_slot_has_used(onward):
-    given(onward, [result(1)], 100)
     assert given(onward, [Moved(0, 7, 0, False, 2), result(1)], 102) == []
     assert onward.holds
     onward.publish(2)
@@ -112,7 +108,6 @@ def test_what_a_unit_brings_along_waits_for_the_version_that_its_old_slot_has_us
 
 def test_slots_that_exchange_units_do_not_wait_for_each_other(onward):
     """One has left under version 1, and another one came whose old slot knew version 2 already."""
-    given(onward, [result(1)], 100)
     assert onward.promise([Moved(0, 7, 0, True)]) == 1
     onward.publish(2)
     rows = given(onward, [result(1), Moved(0, 7, 0, True), Moved(3, 7, 0, False, 2), result(1)], 102)
@@ -120,7 +115,6 @@ def test_slots_that_exchange_units_do_not_wait_for_each_other(onward):
 
 
 def test_a_unit_that_comes_and_leaves_promises_what_it_has_brought_along(onward):
-    given(onward, [result(1)], 100)
     assert onward.promise([Moved(3, 7, 0, False, 2), Moved(3, 8, 0, True)]) == 2
     onward.publish(2)
     rows = given(onward, [Moved(3, 7, 0, False, 2), result(1), Moved(3, 8, 0, True)], 102)
@@ -147,7 +141,6 @@ def test_no_slot_is_paused_until_a_snapshot_begins(onward):
 
 
 def test_a_snapshot_begins_where_the_results_of_the_slot_are_cut(onward):
-    given(onward, [result(1)], 100)
     onward.publish(2, "snapshot-1")
     assert {version for _, version in given(onward, [result(1)], 102)} == {1}
     rows = given(onward, [result(1), Cut("snapshot-1", True), result(1)], 104)
@@ -158,7 +151,6 @@ def test_a_snapshot_begins_where_the_results_of_the_slot_are_cut(onward):
 def test_a_snapshot_that_the_slot_hears_of_behind_its_cut_is_a_plain_switch(onward, monkeypatch):
     """It was given up here, and other slots of the stage may have come to it."""
     monkeypatch.setattr(outputs, "CUT_S", -1.0)
-    given(onward, [result(1)], 100)
     given(onward, [result(1), Cut("snapshot-1", True)], 102)
     onward.publish(2, "snapshot-1")
     assert (BARRIER, 2) in given(onward, [result(1)], 104)
@@ -168,7 +160,6 @@ def test_a_snapshot_that_the_slot_hears_of_behind_its_cut_is_a_plain_switch(onwa
 
 
 def test_a_unit_whose_old_slot_has_come_to_a_snapshot_waits_for_no_cut_that_never_comes_here(onward):
-    given(onward, [result(1)], 100)
     onward.publish(2, "snapshot-1")
     rows = given(onward, [Moved(0, 7, 0, False, 2), result(1)], 102)
     assert (BARRIER, 2) in rows and (DATA, 2) in rows and not onward.holds

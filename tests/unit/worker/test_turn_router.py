@@ -50,9 +50,15 @@ def confirmed(driver, what="2"):
     return {nodes.epoch_and_router(name): said for name, said in driver.read_below(nodes.confirmed(what)).items()}
 
 
-def test_a_router_confirms_what_is_ahead_and_says_so_if_it_has_come_further(driver):
+@pytest.fixture
+def task(driver):
+    """A router that has come to epoch 5."""
     task = make_router(CONFIG)
     say(task, 0, 5)
+    return task
+
+
+def test_a_router_confirms_what_is_ahead_and_says_so_if_it_has_come_further(driver, task):
     appoint(driver, 5)
     appoint(driver, 8)
     assert confirmed(driver) == {(5, 0): False, (8, 0): True}
@@ -60,9 +66,8 @@ def test_a_router_confirms_what_is_ahead_and_says_so_if_it_has_come_further(driv
     assert say(task, 1, 7) == [] and say(task, 2, 8) == [(BARRIER, 2)]
 
 
-def test_a_frame_waits_until_it_is_known_whether_what_comes_before_it_holds(driver):
-    task, said = make_router(CONFIG), []
-    say(task, 0, 5)
+def test_a_frame_waits_until_it_is_known_whether_what_comes_before_it_holds(driver, task):
+    said = []
     appoint(driver, 6)
     waiting = threading.Thread(target=lambda: said.append(say(task, 1, 6)))
     waiting.start()
@@ -94,9 +99,7 @@ def test_a_frame_does_not_wait_for_what_nobody_decides_any_more(driver, monkeypa
     assert ends
 
 
-def test_between_two_batches_a_router_confirms_nothing_and_what_it_has_left_says_how_far_it_came(driver):
-    task = make_router(CONFIG)
-    say(task, 0, 5)
+def test_between_two_batches_a_router_confirms_nothing_and_what_it_has_left_says_how_far_it_came(driver, task):
     task.hand_over()
     assert driver.read(nodes.ROUTERS[0]) == 5 * H
     appoint(driver, 7)
@@ -113,9 +116,10 @@ def test_between_two_batches_a_router_confirms_nothing_and_what_it_has_left_says
     assert say(make_router(CONFIG), 3, 8) == [(BARRIER, 2)], "it has switched in the batch before"
 
 
-def test_a_router_whose_server_of_zookeeper_is_behind_knows_how_far_it_came_and_what_is_appointed(driver, monkeypatch):
-    task, then = make_router(CONFIG), dict(driver.memory.nodes)
-    say(task, 0, 5)
+def test_a_router_whose_server_of_zookeeper_is_behind_knows_how_far_it_came_and_what_is_appointed(
+    driver, task, monkeypatch
+):
+    then = dict(driver.memory.nodes)
     task.hand_over()
     appoint(driver, 7)
     monkeypatch.setattr(routing, "Coordination", lambda _, root, secret: Behind(driver.memory, root, then))
@@ -123,25 +127,20 @@ def test_a_router_whose_server_of_zookeeper_is_behind_knows_how_far_it_came_and_
     assert confirmed(driver) == {(7, 0): True}
 
 
-def test_a_router_that_was_not_asked_and_has_passed_what_holds_ends(driver):
-    task = make_router(CONFIG)
-    say(task, 0, 7)
+def test_a_router_that_was_not_asked_and_has_passed_what_holds_ends(driver, task):
+    say(task, 1, 7)
     appoint(driver, 6, holds=True)
     with pytest.raises(ProtocolViolation, match="2 comes behind epoch 6, and the router is at 7"):
-        say(task, 1, 8)
+        say(task, 2, 8)
 
 
-def test_a_router_without_a_session_ends_as_it_would_never_hear_what_is_appointed(driver):
-    task = make_router(CONFIG)
-    say(task, 0, 5)
+def test_a_router_without_a_session_ends_as_it_would_never_hear_what_is_appointed(driver, task):
     task.coordination.lose()
     with pytest.raises(ServiceUnavailable):
         say(task, 1, 6)
 
 
-def test_a_savepoint_is_said_once_and_the_next_frame_is_the_first_behind_it(driver):
-    task = make_router(CONFIG)
-    say(task, 0, 5)
+def test_a_savepoint_is_said_once_and_the_next_frame_is_the_first_behind_it(driver, task):
     driver.publish(nodes.SAVEPOINT, nodes.SavepointCalled("s", Appointment(6)))
     assert confirmed(driver, "s") == {(6, 0): True}
     driver.publish(nodes.SAVEPOINT, nodes.SavepointCalled("s", Appointment(6, holds=True)))
@@ -151,9 +150,7 @@ def test_a_savepoint_is_said_once_and_the_next_frame_is_the_first_behind_it(driv
     assert say(make_router(CONFIG), 2, 7) == [(BARRIER, 1)]
 
 
-def test_a_capture_is_said_in_one_batch_and_no_frame_waits_for_one_that_was_taken_back(driver):
-    task = make_router(CONFIG)
-    say(task, 0, 5)
+def test_a_capture_is_said_in_one_batch_and_no_frame_waits_for_one_that_was_taken_back(driver, task):
     for holds in (False, True):
         driver.publish(nodes.SAVEPOINT, nodes.SavepointCalled("c", Appointment(6, holds), stops=False))
     say(task, 1, 6)

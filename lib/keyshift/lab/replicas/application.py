@@ -50,7 +50,7 @@ class RunQuery:
     """Start a query; see ``driver.spark.start_query``."""
 
     config: JobConfig
-    checkpoint: str
+    checkpoint: Path
     batch_s: float
     offsets: dict[int, int] | None
     kind: Literal["run query"] = "run query"
@@ -106,7 +106,7 @@ def serve(config: ApplicationConfig, commands: CommandLines) -> None:
     while not isinstance(command := commands.next(LOOK_S if query else 3600.0), Stop):
         match command:
             case RunQuery():
-                query = _started(spark, command)
+                query = start_query(spark, command.config, command.checkpoint, command.batch_s, command.offsets)
                 say(QueryStarted())
             case StopQuery() if query:
                 query.stop()
@@ -141,10 +141,6 @@ def _be_nice(nice: int) -> None:
         with contextlib.suppress(psutil.Error, OSError):
             for thread in process.threads():
                 os.setpriority(os.PRIO_PROCESS, thread.id, nice)
-
-
-def _started(spark: SparkSession, told: RunQuery) -> StreamingQuery:
-    return start_query(spark, told.config, Path(told.checkpoint), told.batch_s, told.offsets)
 
 
 if __name__ == "__main__":

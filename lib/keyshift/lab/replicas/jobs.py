@@ -4,11 +4,10 @@ A replica that comes back is another incarnation of it: the next attempt of its 
 """
 
 import contextlib
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,7 @@ class Replicas:
         self._given, self.services, self.say = (work, spec.job.batch_s, traffic, say), services, say
         self.struck: list[tuple[float, Fault]] = []  # who was hit, and when, in seconds since the epoch
         # What fails is for all of them, and ``replicas.system`` looks after it.
-        self._spec = dataclasses.replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
+        self._spec = replace(spec, scenario=spec.scenario.model_copy(update={"fault": ""}))
         self.spares = Spares(spec.job.spares, lambda part: open_application(part, 0, True))
         self._agreements = {stage.name: Agreement(self._members) for stage in spec.workload.stages}
         self.before_stop: list[Callable[[], None]] = []
@@ -151,8 +150,7 @@ class Replicas:
         """
         replica.job.require_driver()
         before, past = replica.job.config, other.system.failover
-        config = dataclasses.replace(before, restore=begin.name, restore_of=of)
-        config = dataclasses.replace(config, attempt=before.attempt + 1, epoch=0, faults=())
+        config = replace(before, restore=begin.name, restore_of=of, attempt=before.attempt + 1, epoch=0, faults=())
         replica.job, replica.system = self._led(replica.application, config)
         replica.system.failover.follow(past.histories(), past.plans())
         replica.begins_from(begin)
@@ -169,13 +167,12 @@ class Replicas:
         before = replica.job.config
         # The journal knows attempts that ZooKeeper may have lost.
         newest = max(newest_attempt(before), *(each.attempt for each in of.began[replica.number]))
-        config = dataclasses.replace(before, attempt=newest + 1, epochs=epochs, faults=())
-        config = dataclasses.replace(config, order_begins=self._order_begins)
+        config = replace(before, attempt=newest + 1, epochs=epochs, faults=(), order_begins=self._order_begins)
         if begin is not None:
-            config = dataclasses.replace(config, restore=begin.name, restore_of=of.of)
+            config = replace(config, restore=begin.name, restore_of=of.of)
         replica.job, replica.system = self._led(replica.application, config)
         requested = {stage.name: of.requested.get(stage.name, 0) for stage in replica.job.stages}
-        plans = {name: dataclasses.replace(plans_of(journal, name), requested=n) for name, n in requested.items()}
+        plans = {name: replace(plans_of(journal, name), requested=n) for name, n in requested.items()}
         replica.began = list(of.began[replica.number])
         replica.begins_from(begin)
         if begin is None:

@@ -1,7 +1,7 @@
 """What is asked of a job with replicas: planned once, as one replica would do it, and all of them have that plan."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from keyshift.experiment.scenario import Change
 from keyshift.lab.plans.stage_plans import Proposal
@@ -13,10 +13,10 @@ from keyshift.planner import Strategy
 
 
 class ReplicatedPlans:
-    """The plans of all ``replicas``. ``ask``: passes a request on when it may begin; ``asked``: where it waits."""
+    """The plans of all ``replicas``. ``asked``: where a request waits until it may begin."""
 
-    def __init__(self, replicas: Replicas, asked: Requests, ask: Callable[[MoveRequest], None]) -> None:
-        self._replicas, self._asked, self._ask = replicas, asked, ask
+    def __init__(self, replicas: Replicas, asked: Requests) -> None:
+        self._replicas, self._asked = replicas, asked
         self._requests: dict[str, list[MoveRequest]] = {}  # of each stage, in their order
         self.before: Mapping[str, int] = {}  # how many of each stage were made in processes before
         self.notes: list[Note] = []
@@ -29,7 +29,7 @@ class ReplicatedPlans:
         """Have all replicas carry out this plan, behind all else of the stage."""
         requests = self._requests.setdefault(proposal.stage, [])
         requests.append(request := MoveRequest(proposal.change, proposal.stage, proposal))
-        self._ask(request)
+        self._asked.add(request)
         return self.before.get(proposal.stage, 0) + len(requests) - 1
 
     @property

@@ -5,6 +5,7 @@ either way, as in a network that is parted: connections stay, those that are mad
 """
 
 import asyncio
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -68,23 +69,16 @@ class Valve:
     """A valve between a replica and a service: open, or closed for a time."""
 
     def __init__(self) -> None:
-        self._open, self._cuts = asyncio.Event(), 0
-        self._open.set()
+        self._until = 0.0  # by the monotonic clock
 
     def close(self, seconds: float) -> None:
         """Close it for so long, or as long as it was to be closed before if that is longer."""
-        self._cuts += 1
-        self._open.clear()
-        asyncio.get_running_loop().call_later(seconds, self._end)
-
-    def _end(self) -> None:
-        self._cuts -= 1
-        if not self._cuts:
-            self._open.set()
+        self._until = max(self._until, time.monotonic() + seconds)
 
     async def passed(self) -> None:
         """Wait until it is open."""
-        await self._open.wait()
+        while (left_s := self._until - time.monotonic()) > 0:
+            await asyncio.sleep(left_s)
 
 
 async def _connect(valve: Valve, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

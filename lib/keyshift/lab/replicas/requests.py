@@ -37,15 +37,27 @@ class MoveRequest:
 
 
 class Requests(ABC):
-    """Requests to all ``replicas``. ``tell`` gets a line that a reader of the run should know."""
+    """Requests to all ``replicas``. ``tell`` gets a line that a reader of the run should know.
 
-    def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
-        self._replicas, self._tell = replicas, tell
+    None begins while a replica is on its way back (``returning``), nor inside ``alike`` and ``still``.
+    """
+
+    def __init__(self, replicas: Replicas, tell: Callable[[str], None], returning: Callable[[], bool]) -> None:
+        self._replicas, self._tell, self._returning = replicas, tell, returning
         self._waiting: deque[MoveRequest] = deque()
+        self._changing = threading.Lock()  # who holds it decides whether something may begin to move
+        self._stands = False
 
     def add(self, request: MoveRequest) -> None:
-        """Put a request behind those that wait."""
+        """Put a request behind those that wait. It begins now if it may."""
         self._waiting.append(request)
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Tell the replicas whose turn it is, if something may begin now."""
+        with self._changing:
+            if not (self._returning() or self._stands):
+                self._pass_on()
 
     def clear(self) -> None:
         """Tell nobody else of anything."""
@@ -64,15 +76,34 @@ class Requests(ABC):
     @property
     def waits(self) -> bool:
         """Whether some replica is still to be told of something."""
-        return bool(self._waiting)
+        return bool(self._waiting) or self._partly_told
+
+    @contextlib.contextmanager
+    def alike(self) -> Iterator[bool]:
+        """Gives whether all replicas were told of the same requests; nothing begins to move inside."""
+        with self._changing:
+            yield not self._partly_told
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[bool]:
+        """Gives whether nothing moves, and no replica is on its way back; if so, nothing begins to move inside. For any
+        thread, one at a time.
+        """
+        with self._changing:
+            moving = any(replica.system.plans.busy for replica in self._replicas.living)
+            self._stands = not (moving or self._partly_told or self._returning())
+        try:
+            yield self._stands
+        finally:
+            self._stands = False
 
     @property
-    def partly_told(self) -> bool:
+    def _partly_told(self) -> bool:
         """Whether some replicas were told of a request, and others are still to be."""
         return False
 
     @abstractmethod
-    def pass_on(self) -> None:
+    def _pass_on(self) -> None:
         """Tell the replicas whose turn it is."""
 
 
@@ -99,7 +130,7 @@ class Together(Requests):
     here until nothing moves in its stage any more: until then it can be taken back.
     """
 
-    def pass_on(self) -> None:  # noqa: D102
+    def _pass_on(self) -> None:
         held: set[str | None] = set()
         for request in [*self._waiting]:
             if request.stage in held or (request.proposal and self._moves(request.proposal.stage)):
@@ -125,8 +156,8 @@ class _Moving:
 class OneByOne(Requests):
     """Requests that each gets when the one before has moved and keeps up with the others, which answer meanwhile."""
 
-    def __init__(self, replicas: Replicas, tell: Callable[[str], None]) -> None:
-        super().__init__(replicas, tell)
+    def __init__(self, replicas: Replicas, tell: Callable[[str], None], returning: Callable[[], bool]) -> None:
+        super().__init__(replicas, tell, returning)
         self._request: MoveRequest | None = None
         self._behind: dict[tuple[str, tuple[SlotId, ...]], Version] = {}  # of that, by stage and owners where it begins
         self._left: deque[LedReplica] = deque()  # that are still to be told of it
@@ -138,17 +169,13 @@ class OneByOne(Requests):
         self._moving = None  # nobody waits for it
 
     @property
-    def waits(self) -> bool:  # noqa: D102
-        return bool(self._waiting or self._left or self._moving)
-
-    @property
-    def partly_told(self) -> bool:  # noqa: D102
+    def _partly_told(self) -> bool:
         return bool(self._left or self._moving)
 
     def to_come(self, request: MoveRequest) -> bool:  # noqa: D102
-        return request in self._waiting or (request is self._request and bool(self._left or self._moving))
+        return super().to_come(request) or (request is self._request and self._partly_told)
 
-    def pass_on(self) -> None:  # noqa: D102
+    def _pass_on(self) -> None:
         if self._moving and not self._over(self._moving):
             return
         self._moving = None
@@ -189,42 +216,3 @@ class OneByOne(Requests):
         else:
             return False
         return True
-
-
-class Admission:
-    """Lets ``requests`` begin, unless a replica is on its way back (``returning``), or it has to stay ``still``."""
-
-    def __init__(self, replicas: Replicas, requests: Requests, returning: Callable[[], bool]) -> None:
-        self._replicas, self._requests, self._returning = replicas, requests, returning
-        self._changing = threading.Lock()  # who holds it decides whether something may begin to move
-        self._stands = False
-
-    def add(self, request: MoveRequest) -> None:
-        """Add a request, which begins now if it may."""
-        self._requests.add(request)
-        self.pass_on()
-
-    def pass_on(self) -> None:
-        """Begin what may begin now."""
-        with self._changing:
-            if not (self._returning() or self._stands):
-                self._requests.pass_on()
-
-    @contextlib.contextmanager
-    def alike(self) -> Iterator[bool]:
-        """Gives whether all replicas were told of the same requests; nothing begins to move inside."""
-        with self._changing:
-            yield not self._requests.partly_told
-
-    @contextlib.contextmanager
-    def still(self) -> Iterator[bool]:
-        """Gives whether nothing moves, and no replica is on its way back; if so, nothing begins to move inside. For any
-        thread, one at a time.
-        """
-        with self._changing:
-            moving = any(replica.system.plans.busy for replica in self._replicas.living)
-            self._stands = not (moving or self._requests.partly_told or self._returning())
-        try:
-            yield self._stands
-        finally:
-            self._stands = False

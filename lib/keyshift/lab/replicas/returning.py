@@ -178,7 +178,7 @@ class Return:
 class Returns:
     """The deaths of all ``replicas``, and their ways back, if they ``may`` come back. For the controlling thread.
     ``newest``: see ``Return``. ``tell`` gets a line about each that has died, or whose way is over, which is one of the
-    ``notes`` then. ``alike``: see ``Admission``.
+    ``notes`` then. ``alike``: see ``Requests``.
 
     ``strength``: since when (seconds since the epoch) so many of them are full.
     """

@@ -82,7 +82,7 @@ class Application:
     ) -> "Application":
         """As ``driver.spark.start_query``; a replica has one query. Raises QueryDied if it does not begin."""
         try:
-            self._process.tell(RunQuery(config, str(checkpoint), batch_s, offsets))
+            self._process.tell(RunQuery(config, checkpoint, batch_s, offsets))
             self._await(lambda: self._started, "the query of a replica did not begin")
         except ServiceUnavailable as error:
             raise QueryDied(str(error)) from error

@@ -24,7 +24,7 @@ from keyshift.lab.replicas.failover import ReplicasFailover, point_of
 from keyshift.lab.replicas.jobs import LedReplica, Replicas, plans_of
 from keyshift.lab.replicas.leaders import leaders, leading
 from keyshift.lab.replicas.plans import ReplicatedPlans, first_of
-from keyshift.lab.replicas.requests import Admission, MoveRequest, OneByOne, Requests, Together
+from keyshift.lab.replicas.requests import MoveRequest, OneByOne, Requests, Together
 from keyshift.lab.replicas.resume_points import ResumePoints
 from keyshift.lab.replicas.returning import Returns
 from keyshift.model.errors import BadInput, KeyshiftError, QueryDied
@@ -58,14 +58,14 @@ class LiveReplicas:
             say(line)
 
         self._apart = moves_apart(spec.job, spec.scenario)
-        self._requests: Requests = (OneByOne if self._apart else Together)(replicas, tell)
-        self._admission = Admission(replicas, self._requests, lambda: self._returns.under_way)
-        given = tell, self._notes, self._admission.alike, spec.job.returns
+        kind = OneByOne if self._apart else Together
+        self._requests: Requests = kind(replicas, tell, lambda: self._returns.under_way)
+        given = tell, self._notes, self._requests.alike, spec.job.returns
         self._returns: Returns = Returns(replicas, lambda: self._points.newest, *given)
-        still, needed = self._admission.still, lambda: self._returns.needed
+        still, needed = self._requests.still, lambda: self._returns.needed
         self._points: ResumePoints = ResumePoints(replicas, spec.job.snapshot_s, still, needed, tell)
         replicas.before_stop += [self._returns.close, self._points.end]
-        self.plans = ReplicatedPlans(replicas, self._requests, self._admission.add)
+        self.plans = ReplicatedPlans(replicas, self._requests)
         common = replicas.all[0].job.config
         self.identity = common.shared, common.token
         told = lambda: self.plans.requested, lambda: self.notes
@@ -108,7 +108,7 @@ class LiveReplicas:
         for replica in self._replicas.living:
             with self._returns.surviving(replica):
                 replica.system.check()
-        self._admission.pass_on()
+        self._requests.pass_on()
         self._returns.begin_all()
 
     def recover(self) -> str:
@@ -127,7 +127,7 @@ class LiveReplicas:
         """
         if replace:
             raise BadInput("replicas do not take back what has not begun, as one of them may have begun it")
-        self._admission.add(MoveRequest(change, stage))
+        self._requests.add(MoveRequest(change, stage))
 
     def cancel(self) -> None:
         """Take back what has not begun, and let no replica come back any more."""

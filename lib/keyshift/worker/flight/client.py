@@ -167,7 +167,7 @@ class StateClients:
         deleted: list[int],
     ) -> None:
         """Send a part of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
-        label = Label(UnitId(unit), part=part, deleted=tuple(deleted))
+        label = Label(unit, part=part, deleted=tuple(deleted))
         fragments = messages.fragments(label, batches, self._schema)
         self._put(address, TakeCopies(slot), [fragments], lambda _: None)
 
@@ -239,7 +239,7 @@ class StateClients:
     ) -> None:
         """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
         begun = self._begun.setdefault((address, slot), {})
-        wanted = tuple(Pulled(UnitId(unit), len(begun[unit][1]) if unit in begun else 0) for unit in units)
+        wanted = tuple(Pulled(unit, len(begun[unit][1]) if unit in begun else 0) for unit in units)
         for some in messages.units(self._get(address, GiveSealed(slot, wanted)), begun):
             if some:
                 arrived([Shipment.arrived(*unit) for unit in some])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 from pydantic import Field, PlainSerializer
@@ -59,20 +59,14 @@ class Taken:
     kind: Literal["taken"] = "taken"
 
 
-class DroppedCopy(NamedTuple):
-    """The copy of ``unit`` of this ``epoch``: another owner may have made one of another meanwhile."""
-
-    unit: UnitId
-    epoch: int
-
-
 @dataclass(frozen=True, slots=True)
-class CopiesDropped:
-    """``slot`` needs no such copies."""
+class CopyDropped:
+    """``slot`` needs no copy of ``unit`` of this ``epoch``: another owner may have made one of another meanwhile."""
 
     slot: SlotId
-    copies: tuple[DroppedCopy, ...]
-    kind: Literal["copies dropped"] = "copies dropped"
+    unit: UnitId
+    epoch: int
+    kind: Literal["copy dropped"] = "copy dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +77,7 @@ class KeysDropped:
     kind: Literal["keys dropped"] = "keys dropped"
 
 
-Message = OfStep | Taken | CopiesDropped | KeysDropped
+Message = OfStep | Taken | CopyDropped | KeysDropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +247,8 @@ class Shipment(Label):
 
 def make_codecs() -> None:
     """Make the codecs of all messages here now; see ``wire.nodes.make_codecs``."""
-    for kind in (
-        *(SomeMessage, OfStep, Taken, CopiesDropped, KeysDropped),
-        *(SomeRequest, TakeUnits, TakeCopies, GiveSealed, GiveRest, AnswerKeys),
-        *(KeysAsked, Label, list[Head], Greeting, Acknowledged, list[int], dict, list),
-    ):
+    answers = KeysAsked, Label, list[Head], Greeting, Acknowledged, list[int], dict, list
+    for kind in (SomeMessage, *get_args(Message), SomeRequest, *get_args(FlightRequest), *answers):
         codec(kind)
 
 

@@ -22,7 +22,8 @@ class SlotAnswers:
     def measured(self) -> Measured:
         """Return what the slot has measured so far; under its lock."""
         core = self._shared.core
-        sent = self._effects.couriers.measures() | {
+        sent = {
+            **self._effects.couriers.measures,
             "copied_bytes": self._effects.replicator.copied_bytes,
             "lent_bytes": self._effects.lent_bytes,
         }
@@ -51,7 +52,7 @@ class SlotAnswers:
 
     def _copies_wanted(self, order: nodes.CopiesWanted) -> None:
         with self._shared.lock:
-            self._effects.replicator.start(order, self._shared.slot)
+            self._effects.replicator.start(order)
 
     def _fault_wanted(self, wanted: nodes.FaultNow) -> None:
         if wanted.slot == self._shared.slot and wanted.at_us > self._since_us - SOON_US:  # not once more in each batch

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from keyshift.clock import now_us
 from keyshift.model.keys import NO_VERSION, SlotId, Version
@@ -11,7 +10,7 @@ from keyshift.protocol import slot as protocol
 from keyshift.protocol.coordinator import StepPhase
 from keyshift.runtime.key_access import Errand
 from keyshift.runtime.slot import Captured, Leave
-from keyshift.wire.nodes import COPYING, Acknowledgement, CopiesClose, PhaseDone, ack, copied
+from keyshift.wire.nodes import Acknowledgement, PhaseDone, ack
 from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.output import Results
 from keyshift.worker.slot.cores import ArrowCore
@@ -28,25 +27,14 @@ class SlotEffects:
 
     def __init__(self, shared: Shared, snapshots: SlotSnapshots, promise: Callable[[Results], Version]) -> None:
         self._shared, self._snapshots, self._promise = shared, snapshots, promise
-        core, clients, failed = shared.core, shared.clients, shared.background.failed
         addresses = Addresses(shared.coordination, shared.config.deadline_s)
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, tuple[int, int, int]] = {}  # unit -> bytes, aligned_us, sent_us
         self.incoming: dict[int, tuple[int, int]] = {}  # unit -> received_us, installed_us
         self.lent_bytes = 0  # of what was sent and came back, or was given back
-        self.couriers = KeyCouriers(clients, core.keys, self.turn, failed)
+        self.couriers = KeyCouriers(shared.clients, shared.core.keys, self.turn, shared.background.failed)
         self.departures = Departures(shared, addresses, self.turn, self._sent)
-        self.replicator = Replicator(
-            shared.host.state_schema,
-            clients,
-            core.states,
-            core.machine.expected,
-            shared.lock,
-            addresses.of,
-            self._acknowledge_copies,
-            partial(shared.coordination.publish, COPYING[shared.slot]),
-            failed,
-        )
+        self.replicator = Replicator(shared, addresses)
 
     def close(self) -> None:
         """Send no more, but for copies: their thread ends with ``replicator.close()``, when no call is open."""
@@ -121,15 +109,12 @@ class SlotEffects:
 
     def _sent(self, unit: int, size: int) -> None:
         self._outgoing[unit] = size, self._aligned_us[unit], now_us()
-        self._shared.faults.sending(self._cut)
+        self._shared.faults.sending(lambda: self._shared.clients.cut(self._shared.host.server.address))
 
     def _count_lent(self, unit: int) -> None:
         """``unit`` leaves, or is here to stay: what was sent of it before in this step was not the last of it."""
         size, *_ = self._outgoing.pop(unit, (0,))
         self.lent_bytes += size
-
-    def _cut(self) -> None:
-        self._shared.clients.cut(self._shared.host.server.address)
 
     def _acknowledge_captured(self, version: Version) -> None:
         if version != NO_VERSION:  # otherwise it is of no step
@@ -137,6 +122,3 @@ class SlotEffects:
 
     def _acknowledge(self, version: Version, phase: StepPhase, value: Acknowledgement) -> None:
         self._shared.coordination.acknowledge(ack(version, phase, self._shared.slot), value)
-
-    def _acknowledge_copies(self, order: str, close: CopiesClose) -> None:
-        self._shared.coordination.acknowledge(copied(order)[self._shared.slot], close)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination, attempts
 from keyshift.wire.nodes import Location
 from keyshift.worker.attempt import over
-from keyshift.worker.flight.messages import CopiesDropped, CopyPart, KeysDropped, Message, OfStep, Shipment, Taken
+from keyshift.worker.flight.messages import CopyDropped, CopyPart, KeysDropped, Message, OfStep, Shipment, Taken
 from keyshift.worker.flight.server import StateServer
 from keyshift.worker.used import POD_ADDRESS
 
@@ -90,11 +90,11 @@ class Copies:
             (begun, last), copy = self._copies.pop((slot, unit), ((epoch, -1), None))
         return copy if begun == epoch and last >= number else None
 
-    def drop(self, slot: SlotId, copies: Container[tuple[UnitId, int]] | None = None) -> None:
-        """Drop these ``copies`` (unit, epoch; None: all), which ``slot`` does not need."""
+    def drop(self, slot: SlotId, copy: tuple[UnitId, int] | None = None) -> None:
+        """Drop this ``copy`` (unit, epoch; None: all), which ``slot`` does not need."""
         with self._lock:
             for (of, unit), ((epoch, _), _) in [*self._copies.items()]:
-                if of == slot and (copies is None or (unit, epoch) in copies):
+                if of == slot and copy in (None, (unit, epoch)):
                     del self._copies[of, unit]
 
 
@@ -238,8 +238,8 @@ class SlotHost:
         match message:
             case OfStep(slot):
                 self._tenant(slot).message(message)
-            case CopiesDropped(slot, copies):
-                self.copies.drop(slot, copies)
+            case CopyDropped(slot, unit, epoch):
+                self.copies.drop(slot, (unit, epoch))
             case Taken(slot, units):
                 self.left_rows.pop(slot, None)  # they are fetched first
                 left = self.left.get(slot, {})

@@ -1,5 +1,6 @@
 """Carries the errands of a slot to the homes of its partial units, with a thread for each home."""
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -13,7 +14,10 @@ from keyshift.worker.state.outbox import Courier
 
 
 class KeyCouriers:
-    """``keys`` are asked and told within ``turn()``, and only there; what follows is carried out at its end."""
+    """``keys`` are asked and told within ``turn()``, and only there; what follows is carried out at its end.
+
+    ``measures``: what went over the wire, apart from whole units.
+    """
 
     def __init__(
         self,
@@ -25,7 +29,7 @@ class KeyCouriers:
         self._clients, self._keys, self._turn, self._failed = clients, keys, turn, failed
         self._moved: dict[str, list[KeysOf]] = {}  # address -> keys that it need not keep
         self._couriers: dict[str, Courier[Errand]] = {}
-        self._measures = {"fetched_bytes": 0, "fetched_keys": 0, "written_bytes": 0}
+        self.measures = Counter[str]()
 
     def send(self, errand: Errand) -> None:
         """Carry this out, soon; within a turn."""
@@ -37,10 +41,6 @@ class KeyCouriers:
 
             self._couriers[address] = Courier(f"keys of {address}", run, self._failed)
         self._couriers[address].send(errand, pause_s=errand.home.mode.fetch_interval_ms / 1000)
-
-    def measures(self) -> dict[str, int]:
-        """Return what went over the wire, apart from whole units."""
-        return dict(self._measures)
 
     def close(self) -> None:
         """Stop the threads."""
@@ -59,7 +59,10 @@ class KeyCouriers:
             answer = self._clients.keys(address, asked, moved, [written for written, _ in news])
             self._moved[address] = []
             with self._turn():
-                self._count(answer.nbytes, sum(map(len, answer.found)), answer.written_bytes)
+                fetched_keys = sum(map(len, answer.found))
+                self.measures.update(
+                    fetched_bytes=answer.nbytes, fetched_keys=fetched_keys, written_bytes=answer.written_bytes
+                )
                 for (stay, *_), changes in news:
                     self._keys.written(stay, changes)
                 for found, (unit, version, keys) in zip(answer.found, asked, strict=True):
@@ -77,13 +80,8 @@ class KeyCouriers:
         """Take one slice of the rest at a time: nobody waits long for the lock."""
         keys = batch["key"].to_pylist()
         with self._turn():
-            self._count(batch.nbytes, len(keys))
+            self.measures.update(fetched_bytes=batch.nbytes, fetched_keys=len(keys))
             self._keys.rest_arrived(stay, keys, rows.unpack(batch), last)
-
-    def _count(self, fetched_bytes: int, fetched_keys: int, written_bytes: int = 0) -> None:
-        self._measures["fetched_bytes"] += fetched_bytes
-        self._measures["fetched_keys"] += fetched_keys
-        self._measures["written_bytes"] += written_bytes
 
 
 def _stays(errands: list[Errand], what: str) -> list[Stay]:

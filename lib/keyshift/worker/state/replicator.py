@@ -8,20 +8,18 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-
-import pyarrow as pa
 
 from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import SlotId, UnitId
 from keyshift.runtime.key_access import SLICE_KEYS
-from keyshift.state import UnitState, rows
-from keyshift.wire.nodes import CopiesClose, CopiesWanted
-from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import CopiesDropped, CopyPart, DroppedCopy, Shipment
+from keyshift.state import rows
+from keyshift.wire.nodes import COPYING, CopiesClose, CopiesWanted, copied
+from keyshift.worker.flight.messages import CopyDropped, CopyPart, Shipment
+from keyshift.worker.slot.shared import Shared
+from keyshift.worker.state.addresses import Addresses
 
 COPIES = "copies"  # of whom the changes are tracked for
 SAY_S = 1.0  # between two words about what is being copied, and at most between two rounds until that is close
@@ -63,41 +61,25 @@ class _Rounds:
 
 
 class Replicator:
-    """The copies of the units of one slot. ``expected``: units whose state is to come. ``acknowledge(name, close)`` is
-    called once for each order, when all are close; ``copying(bytes)`` now and then until they are.
+    """The copies of the units of one slot. That all are close is acknowledged once for each order; how much was copied
+    is told now and then until they are.
     """
 
-    def __init__(
-        self,
-        state_schema: pa.Schema,
-        clients: StateClients,
-        states: dict[UnitId, UnitState],
-        expected: AbstractSet[UnitId],
-        lock: threading.Lock,
-        address_of: Callable[[SlotId], str],
-        acknowledge: Callable[[str, CopiesClose], None],
-        copying: Callable[[int], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._schema = state_schema  # with the key
-        self._clients, self._states, self._expected, self._lock = clients, states, expected, lock
-        self._address_of, self._acknowledge, self._copying, self._failed = address_of, acknowledge, copying, failed
-        self._wanted: dict[
-            UnitId, SlotId
-        ] = {}  # unit -> holder: copies that have not begun, as the unit was not here yet
+    def __init__(self, shared: Shared, addresses: Addresses) -> None:
+        self._shared, self._addresses = shared, addresses
+        self._states, self._lock = shared.core.states, shared.lock
+        self._wanted: dict[UnitId, SlotId] = {}  # holders of copies that have not begun, as the unit was not here yet
         self._copies: dict[UnitId, _Copy] = {}
-        self._useless: list[
-            tuple[SlotId, UnitId, int]
-        ] = []  # holders, and units with epochs of copies they need no more
+        self._useless: list[CopyDropped] = []
         self._rounds: _Rounds | None = None  # of the newest order
         self._closed = threading.Event()
-        self._free = threading.Condition(lock)  # to look at states; also told of an order, and of the end
+        self._free = threading.Condition(shared.lock)  # to look at states; also told of an order, and of the end
         self._paused = False
         self._thread: threading.Thread | None = None
         self.copied_bytes = 0  # for all orders so far
 
-    def start(self, order: CopiesWanted, slot: SlotId) -> None:
-        """Keep a copy of each unit of ``slot`` at its holder from now on; under the slot's lock.
+    def start(self, order: CopiesWanted) -> None:
+        """Keep a copy of each unit of the slot at its holder from now on; under the slot's lock.
 
         A copy that is there for an earlier order stays, also one that is on its way, and is brought up to date.
         """
@@ -108,11 +90,11 @@ class Replicator:
             self._rounds = _Rounds(order, self.copied_bytes)
         else:  # nobody was told what was copied for that one
             self._rounds = _Rounds(order, before.bytes_before, before.began_us)
-        wanted: dict[UnitId, SlotId] = {unit: holder for unit, owner, holder in order.copies if owner == slot}
+        wanted: dict[UnitId, SlotId] = {unit: to for unit, owner, to in order.copies if owner == self._shared.slot}
         kept = {unit: copy for unit, copy in self._copies.items() if wanted.get(unit) == copy.holder}
-        self._useless += sorted(
-            (copy.holder, unit, copy.epoch) for unit, copy in self._copies.items() if unit not in kept
-        )
+        for unit, copy in self._copies.items():
+            if unit not in kept:
+                self._drop(unit, copy)
         self._wanted = {unit: holder for unit, holder in wanted.items() if unit not in kept}
         self._copies = kept
         self._begin_copies()
@@ -131,7 +113,7 @@ class Replicator:
             if not state.shared:  # no copies of what others reach anyway
                 self._copies[unit] = _Copy(holder)
                 state.track(COPIES)
-        return not self._expected.isdisjoint(self._wanted)
+        return not self._shared.core.machine.expected.isdisjoint(self._wanted)
 
     def shrink(self, shipment: Shipment, destination: int) -> Shipment:
         """Shrink a unit that leaves to what changed, if its copy is where it goes; under the slot's lock."""
@@ -144,8 +126,11 @@ class Replicator:
             changed = shipment.state.changed_keys(COPIES) | copy.pending
             if not (changed and self._rounds.order.whole):
                 return replace(shipment, delta_of=CopyPart(copy.epoch, copy.number), changed=frozenset(changed))
-        self._useless.append((copy.holder, shipment.unit, copy.epoch))
+        self._drop(shipment.unit, copy)
         return shipment
+
+    def _drop(self, unit: UnitId, copy: _Copy) -> None:
+        self._useless.append(CopyDropped(copy.holder, unit, copy.epoch))
 
     def pause(self) -> None:
         """Look at no state until ``go_on``: another thread reads them without the slot's lock; under that lock."""
@@ -183,7 +168,7 @@ class Replicator:
                     changed += self._round(unit, rounds)
                     if not rounds.close and time.monotonic() - rounds.said_at >= SAY_S:
                         rounds.said_at = time.monotonic()
-                        self._copying(self.copied_bytes)
+                        self._shared.coordination.publish(COPYING[self._shared.slot], self.copied_bytes)
                 with self._lock:
                     if self._closed.is_set():  # nothing is known of the units whose turn did not come
                         return
@@ -191,11 +176,11 @@ class Replicator:
                     sent, copies = self.copied_bytes - rounds.bytes_before, len(self._copies)
                 if ends:
                     close = CopiesClose(rounds.began_us, rounds.number, sent, copies, changed, now_us())
-                    self._acknowledge(rounds.order.id, close)
+                    self._shared.coordination.acknowledge(copied(rounds.order.id)[self._shared.slot], close)
                 self._pause(rounds)
         except BaseException as error:
             if not self._closed.is_set():
-                self._failed(error)
+                self._shared.background.failed(error)
 
     def _pause(self, rounds: _Rounds) -> None:
         """Wait until the next round; another order does not wait for it."""
@@ -212,10 +197,9 @@ class Replicator:
     def _drop_useless(self) -> None:
         with self._lock:
             useless, self._useless = self._useless, []
-        for holder, unit, epoch in useless:
+        for dropped in useless:
             with contextlib.suppress(ServiceUnavailable):  # then it goes when the holder's batch ends
-                dropped = CopiesDropped(holder, (DroppedCopy(unit, epoch),))
-                self._clients.tell(self._address_of(holder), dropped)
+                self._shared.clients.tell(self._addresses.of(dropped.slot), dropped)
 
     def _round(self, unit: UnitId, rounds: _Rounds) -> int:
         """Bring one copy up to date, if there is no order behind that of ``rounds``; how many keys that took."""
@@ -238,11 +222,11 @@ class Replicator:
                     return 0
                 some = keys[begin : begin + SLICE_KEYS]
                 found = state.take(some)
-            batches.append(rows.pack(self._schema, found))
+            batches.append(rows.pack(self._shared.host.state_schema, found))
             gone += sorted(set(some) - {key for key, _ in found})
         part = CopyPart(copy.epoch, copy.number + 1)
         try:
-            self._clients.copy(self._address_of(copy.holder), copy.holder, unit, part, batches, gone)
+            self._shared.clients.copy(self._addresses.of(copy.holder), copy.holder, unit, part, batches, gone)
         except ServiceUnavailable:  # the holder is gone or has begun anew: so does the copy
             with self._lock:
                 copy.number, copy.pending = -1, set()

@@ -51,7 +51,7 @@ class Replica:
 def told(kind, replicas, *slots, proposed=False):
     """All of them are told to move to these, one after the other."""
     keep_up = {each.number: Standing(0, 10**18) for each in replicas}
-    requests = kind(SimpleNamespace(living=replicas, standings=keep_up), lambda line: None)
+    requests = kind(SimpleNamespace(living=replicas, standings=keep_up), lambda line: None, lambda: False)
     for slot in slots:
         requests.add(MoveRequest(slot, None, SimpleNamespace(slot=slot, stage="counter") if proposed else None))
         while requests.waits:

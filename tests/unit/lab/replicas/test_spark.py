@@ -28,7 +28,7 @@ TOLD = application.ApplicationConfig(
 )
 GIVES_WAY = TOLD.model_copy(update={"gives_way": True})
 PODS = SparkProfile(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
-RUN = RunQuery(replace(CONFIG, job="run", token="secret").of_replica(1), "checkpoint", 30.0, {0: 7, 1: 0})
+RUN = RunQuery(replace(CONFIG, job="run", token="secret").of_replica(1), Path("checkpoint"), 30.0, {0: 7, 1: 0})
 
 
 def test_a_query_travels_with_all_of_its_configuration():
@@ -172,15 +172,22 @@ def config_of(one):
 
 
 def given():
-    return RUN.config, Path(RUN.checkpoint), RUN.batch_s, RUN.offsets
+    return RUN.config, RUN.checkpoint, RUN.batch_s, RUN.offsets
 
 
-def test_a_query_in_another_process_is_one_for_whoever_asks(begun):
+@pytest.fixture
+def running(begun):
+    """An application whose query is under way, its process, and the query."""
     one, process = begun
     process.heard(Ready())
     one.await_ready()
-    process.answers = {RunQuery: [QueryStarted()], StopQuery: [QueryEnded("")]}
-    query = one.start_query(*given())
+    process.answers = {RunQuery: [QueryStarted()]}
+    return one, process, one.start_query(*given())
+
+
+def test_a_query_in_another_process_is_one_for_whoever_asks(running):
+    one, process, query = running
+    process.answers = {StopQuery: [QueryEnded("")]}
     assert process.told == [RUN] and query.isActive
     query.stop()
     assert not query.isActive and query.exception() is None
@@ -196,18 +203,14 @@ def test_one_whose_spark_still_starts_is_killed_at_its_end(begun):
     assert process.told == [] and not process.running
 
 
-def test_why_a_query_has_ended_is_known(begun):
-    one, process = begun
-    process.answers = {RunQuery: [QueryStarted()]}
-    query = one.start_query(*given())
+def test_why_a_query_has_ended_is_known(running):
+    _, process, query = running
     process.heard(QueryEnded("a worker is gone"))
     assert not query.isActive and query.exception() == "a worker is gone"
 
 
-def test_a_process_that_is_killed_has_no_query_and_is_asked_nothing_more(begun):
-    one, process = begun
-    process.answers = {RunQuery: [QueryStarted()]}
-    query = one.start_query(*given())
+def test_a_process_that_is_killed_has_no_query_and_is_asked_nothing_more(running):
+    one, process, query = running
     one.kill()
     assert not query.isActive and query.exception() == "the process of the replica is gone"
     query.stop()
@@ -277,10 +280,9 @@ def test_one_that_nobody_wants_any_more_is_not_waited_for(begun):
             wait()
 
 
-def test_a_query_that_does_not_stop_is_ended_with_its_process(begun):
-    one, process = begun
-    process.answers = {RunQuery: [QueryStarted()]}
-    one.start_query(*given()).stop()
+def test_a_query_that_does_not_stop_is_ended_with_its_process(running):
+    _, process, query = running
+    query.stop()
     assert not process.running
 
 

@@ -20,23 +20,31 @@ def server(holder):
 
 
 @pytest.fixture
-def clients():
-    clients = StateClients("secret", 10.0, SCHEMA, 150)
-    yield clients
-    clients.close()
+def connect():
+    """Makes clients, which are closed in the end."""
+    made = []
+
+    def connect(token="secret", deadline_s=10.0, schema=SCHEMA, chunk_bytes=150, certificate=None):
+        made.append(StateClients(token, deadline_s, schema, chunk_bytes, certificate))
+        return made[-1]
+
+    yield connect
+    for each in made:
+        each.close()
 
 
 @pytest.fixture
-def roomy():
+def clients(connect):
+    return connect()
+
+
+@pytest.fixture
+def roomy(connect):
     """Clients whose chunks have room for many units."""
-    clients = StateClients("secret", 10.0, SCHEMA, 4 << 20)
-    yield clients
-    clients.close()
+    return connect(chunk_bytes=4 << 20)
 
 
 @pytest.fixture
-def hasty():
+def hasty(connect):
     """Clients for which a second is a long time."""
-    clients = StateClients("secret", 1.0, SCHEMA, 150)
-    yield clients
-    clients.close()
+    return connect(deadline_s=1.0)

@@ -13,16 +13,7 @@ from keyshift.state import rows
 from keyshift.state.timers import EVENT
 from keyshift.waiting import wait_until
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import (
-    CopiesDropped,
-    DroppedCopy,
-    KeysDropped,
-    OfStep,
-    Opened,
-    Shipment,
-    Taken,
-    Wanted,
-)
+from keyshift.worker.flight.messages import CopyDropped, KeysDropped, OfStep, Opened, Shipment, Taken, Wanted
 from keyshift.worker.flight.server import StateServer
 
 # -- units -------------------------------------------------------------------------------------------------------------
@@ -282,7 +273,7 @@ def test_a_message_has_arrived_when_the_call_returns(holder, server, clients):
     said = [
         OfStep(2, (Wanted(4, 9, 1, 0),), (Opened(3, 9),)),
         Taken(1, (4, 5)),
-        CopiesDropped(1, (DroppedCopy(3, 88),)),
+        CopyDropped(1, 3, 88),
         KeysDropped(((4, 9),)),
     ]
     for message in said:

@@ -4,6 +4,7 @@ import itertools
 import time
 from contextlib import closing
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from small_flight import CALLS, SCHEMA, VALUE, Slow, Wire, content, hold_up, push, rest, state, values
@@ -102,11 +103,8 @@ def test_so_does_one_whose_store_writes_before_the_next_stream(way, holder, serv
 
 
 def test_a_unit_that_could_not_be_installed_comes_again_without_its_parts(holder, server, clients, monkeypatch):
-    def fails(*_):
-        raise RuntimeError("the disk is full")
-
     wire = Wire(monkeypatch)
-    holder.receive, plain = fails, holder.receive
+    holder.receive, plain = Mock(side_effect=RuntimeError("the disk is full")), holder.receive
     with pytest.raises(ServiceUnavailable, match="the disk is full"):
         push(clients, server, Shipment(3, state=state(*range(20))))
     holder.receive = plain
@@ -180,13 +178,9 @@ def test_a_copy_begins_anew_if_its_stream_broke_for_it_may_have_changed(holder, 
 def test_nothing_is_acknowledged_after_the_call(holder, server, clients):
     """What a stream says later might be taken for what the next one says of the same unit."""
     door, answers = hold_up(holder, "receive"), []
-
-    def breaks():
-        yield Shipment(3, state=state(*range(20)))
-        yield Shipment(4, state=Slow(state(*range(20)), breaks_at=[3]))
-
+    breaks = [Shipment(3, state=state(*range(20))), Shipment(4, state=Slow(state(*range(20)), breaks_at=[3]))]
     with pytest.raises(ServiceUnavailable, match="the line breaks"):
-        clients.push(server.address, 2, "here:1", breaks(), lambda *_: None, answers.extend)
+        clients.push(server.address, 2, "here:1", breaks, lambda *_: None, answers.extend)
     before = list(answers)
     door.set()
     time.sleep(0.1)

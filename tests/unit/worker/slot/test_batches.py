@@ -372,13 +372,13 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     job = make(**ONE_SLOT)
     first = job.process()
     task = job.begun(first, KEYS)
-    task.effects.couriers.measures = lambda: {"fetched_bytes": 1000, "fetched_keys": 10, "written_bytes": 70}
+    task.effects.couriers.measures = {"fetched_bytes": 1000, "fetched_keys": 10, "written_bytes": 70}
     with patch.object(type(task.shared.core), "queued_bytes", 12345):
         job.tick(task, BEGIN_US)
     before = measured(job, "one")
     job.end(task)
     task = job.begun(following(job, first), [3])
-    task.effects.couriers.measures = lambda: {"fetched_bytes": 5}
+    task.effects.couriers.measures = {"fetched_bytes": 5}
     after = measured(job, "two")
     job.end(task)
     assert (after.fetched_bytes, after.fetched_keys, after.written_bytes) == (1005, 10, 70)

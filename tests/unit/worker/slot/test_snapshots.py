@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from minio.error import MinioException
@@ -209,11 +210,7 @@ def test_what_follows_one_that_failed_is_the_whole(job):
 )
 def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch, owner, name, error):
     task = job.begun(keys=KEYS)
-
-    def broken(*_, **__):
-        raise error
-
-    monkeypatch.setattr(owner, name, broken)
+    monkeypatch.setattr(owner, name, Mock(side_effect=error))
     captured(job, task, 2, "one")
     until(lambda: not task.snapshots.busy)
     with pytest.raises(error):
@@ -272,10 +269,12 @@ def stopped_behind_a_snapshot(job):
     job.nodes.withdraw(nodes.HANDOVERS[0])
 
 
-def ended(task):
-    """What ends a slot that begins from a snapshot."""
+def ended(job, deadline_s=0.2):
+    """What ends a slot that begins from the snapshot."""
+    job.config = replace(job.config, restore="one", deadline_s=deadline_s)
+    task = job.opened(0, job.process())
     until(lambda: task.shared.background.error is not None)
-    return task.shared.background.error
+    return str(task.shared.background.error)
 
 
 @pytest.mark.parametrize(
@@ -290,8 +289,7 @@ def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spo
     stopped_behind_a_snapshot(job)
     (segment,) = [name for name in job.bucket.objects if "manifest" not in name]
     spoil(job.bucket.objects, segment)
-    job.config = replace(job.config, restore="one", deadline_s=3600.0)  # nobody waits for what cannot become better
-    assert why in str(ended(job.opened(0, job.process())))
+    assert why in ended(job, deadline_s=3600.0), "nobody waits for what cannot become better"
     said = job.nodes.read(nodes.UNREADABLE[0])
     assert said.name == "one" and why in said.why
 
@@ -300,27 +298,18 @@ def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spo
 def test_a_slot_tells_that_its_store_does_not_deliver_what_it_begins_from_and_answers_otherwise(job, part):
     """MinIO has found that it is damaged."""
     stopped_behind_a_snapshot(job)
-    job.config = replace(job.config, restore="one", deadline_s=0.2)
     (rotten,) = job.bucket.rotten = {name for name in job.bucket.objects if part in name}
     why = f"{rotten} cannot be read, and the store answers otherwise: it is damaged"
-    assert str(ended(job.opened(0, job.process()))) == why
+    assert ended(job) == why
     assert job.nodes.read(nodes.UNREADABLE[0]) == nodes.Unreadable("one", why)
 
 
-def test_a_backend_that_is_away_says_nothing_about_what_a_slot_begins_from(job, monkeypatch):
-    def away(*_):
-        raise ServiceUnavailable("redis = r:1 is away")
-
+@pytest.mark.parametrize("away", ["redis", "MinIO"])
+def test_a_service_that_is_away_says_nothing_about_what_a_slot_begins_from(job, monkeypatch, away):
     stopped_behind_a_snapshot(job)
-    monkeypatch.setattr(MemoryState, "install", away)
-    job.config = replace(job.config, restore="one", deadline_s=0.2)
-    assert "redis" in str(ended(job.opened(0, job.process())))
-    assert job.nodes.read(nodes.UNREADABLE[0]) is None
-
-
-def test_a_slot_whose_store_is_away_says_nothing_about_what_it_begins_from(job):
-    stopped_behind_a_snapshot(job)
-    job.bucket.error = MinioException("away")
-    job.config = replace(job.config, restore="one", deadline_s=0.2)
-    assert "away" in str(ended(job.opened(0, job.process())))
+    if away == "redis":
+        monkeypatch.setattr(MemoryState, "install", Mock(side_effect=ServiceUnavailable("redis is away")))
+    else:
+        job.bucket.error = MinioException("MinIO is away")
+    assert f"{away} is away" in ended(job)
     assert job.nodes.read(nodes.UNREADABLE[0]) is None

@@ -3,7 +3,7 @@
 import threading
 import time
 from dataclasses import replace
-from unittest.mock import PropertyMock, patch
+from unittest.mock import Mock, PropertyMock, patch
 
 import pytest
 from small_job import CONFIG
@@ -31,10 +31,7 @@ def slot(job):
 
 
 def test_a_slot_that_would_not_hear_of_a_step_ends(slot, monkeypatch):
-    def lost():
-        raise ServiceUnavailable("away")
-
-    monkeypatch.setattr(slot.shared.coordination, "check", lost)
+    monkeypatch.setattr(slot.shared.coordination, "check", Mock(side_effect=ServiceUnavailable("away")))
     for call in (lambda: slot.on_rows([]), slot.wait):
         with pytest.raises(ServiceUnavailable):
             call()
@@ -129,11 +126,7 @@ def test_what_can_be_done_is_done_without_a_row(slot, monkeypatch, something_wai
 
 def test_trouble_beside_the_rows_is_told(slot, monkeypatch, something_waits):
     error = ValueError("a bug")
-
-    def fails(*_):
-        raise error
-
-    monkeypatch.setattr(slot.shared.core, "drain", fails)
+    monkeypatch.setattr(slot.shared.core, "drain", Mock(side_effect=error))
     with slot.effects.turn():
         pass
     until(lambda: slot.shared.background.error is error)
@@ -161,7 +154,7 @@ def test_state_that_comes_and_cannot_be_built_ends_the_slot_unless_it_is_sent_ag
     job.publish(2, Step((Move(2, 1, 0),)))
     shipment = Shipment(2, 2, hop=1)
     with monkeypatch.context() as broken:
-        broken.setattr(MemoryState, "install", raises(error))
+        broken.setattr(MemoryState, "install", Mock(side_effect=error))
         with pytest.raises(type(error)):
             slot.shipments_arrived([shipment])
     assert slot.shared.background.error is (error if ends else None)
@@ -182,13 +175,6 @@ def test_what_cannot_be_built_when_it_comes_twice_at_the_same_time_is_no_trouble
     with pytest.raises(ProtocolViolation):
         slot.shipments_arrived([shipment])
     assert slot.shared.background.error is None
-
-
-def raises(error):
-    def fails(*_):
-        raise error
-
-    return fails
 
 
 def test_a_process_has_one_host_for_a_stage_and_another_one_for_the_next_attempt():

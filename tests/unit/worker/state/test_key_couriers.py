@@ -239,7 +239,7 @@ def test_what_went_over_the_wire_is_measured(make):
     slot.events(1, 2, 9)
     slot.until_done()
     slot.until_written()
-    measures = slot.couriers.measures()
+    measures = slot.couriers.measures
     assert measures["fetched_keys"] == 2
     assert measures["fetched_bytes"] >= 2 * len(b"payload") and measures["written_bytes"] >= 3 * len(b"payload")
 
@@ -255,7 +255,7 @@ def test_a_key_lives_where_it_was_used_and_the_others_stay(make):
     slot.events(2)
     slot.until_done()
     assert slot.home() == {2: 20, 3: 30}, "the next request says what has moved"
-    assert slot.couriers.measures()["written_bytes"] == 0
+    assert slot.couriers.measures["written_bytes"] == 0
     assert not slot.whole
 
 

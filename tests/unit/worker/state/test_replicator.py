@@ -61,21 +61,23 @@ class Slot:
         self.replicator = self.made(clients, self.states, self.lock)
 
     def made(self, clients, states, lock):
-        return Replicator(
-            SCHEMA,
-            clients,
-            states,
-            self.expected,
-            lock,
-            lambda slot: self.host.server.address,
-            lambda request, answer: self.acknowledged.append((request, answer)),
-            self.said.append,
-            self.failures.append,
+        shared = SimpleNamespace(
+            slot=OWNER,
+            core=SimpleNamespace(states=states, machine=SimpleNamespace(expected=self.expected)),
+            lock=lock,
+            clients=clients,
+            host=SimpleNamespace(state_schema=SCHEMA),
+            background=SimpleNamespace(failed=self.failures.append),
+            coordination=SimpleNamespace(
+                acknowledge=lambda node, answer: self.acknowledged.append((node.path.split("/")[1], answer)),
+                publish=lambda node, size: self.said.append(size),
+            ),
         )
+        return Replicator(shared, SimpleNamespace(of=lambda slot: self.host.server.address))
 
     def start(self, request="one", lag_keys=0, whole=False, units=((3, HOLDER), (4, HOLDER)), every_s=0.01):
         with self.lock:
-            self.replicator.start(wanted(request, units, every_s, lag_keys, whole), OWNER)
+            self.replicator.start(wanted(request, units, every_s, lag_keys, whole))
 
     def put(self, content, unit=3):
         with self.lock:
@@ -412,7 +414,7 @@ def test_a_replicator_that_is_closed_in_its_round_leaves_the_units_behind_to_who
     states, lock = {4: slot.states[4]}, threading.Lock()
     following = slot.made(served[1], states, lock)
     with lock:
-        following.start(wanted("two", [(4, HOLDER)], every_s=60), OWNER)
+        following.start(wanted("two", [(4, HOLDER)], every_s=60))
     until(lambda: len(slot.acknowledged) == 2)
     with lock:
         states[4].values[7] = (7, b"payload")
@@ -580,7 +582,8 @@ def test_a_copy_is_taken_once_and_by_the_slot_it_is_for(copies):
 def test_copies_that_nobody_needs_are_dropped_and_no_others(copies):
     for slot, unit in ((1, 3), (1, 4), (1, 5), (2, 3)):
         copies.add(slot, unit, (NEW, 0), part({1: 1}), [])
-    copies.drop(1, [(3, NEW), (4, OLD)])  # that of a former owner, who says so late
+    for dropped in ((3, NEW), (4, OLD)):  # the second is of a former owner, who says so late
+        copies.drop(1, dropped)
     assert copies.take(1, 3, (NEW, 0)) is None and copies.take(1, 4, (NEW, 0)) is not None
     copies.drop(1)
     assert copies.take(1, 5, (NEW, 0)) is None and copies.take(2, 3, (NEW, 0)) is not None
