@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME = r"[a-z0-9][a-z0-9_-]{0,40}"
 LOCK_S = 30.0
-FORMAT = 8  # of journals; another one is not read
+FORMAT = 9  # of journals; another one is not read
 REDIS = ("redis", "backend.redis")  # values of a spec: the address of somebody's server for state
 
 
