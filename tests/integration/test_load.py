@@ -117,7 +117,8 @@ def common(topic: Topic) -> dict:
 
 
 def generator_config(topic: Topic) -> dict:
-    return common(topic) | {"rate": RATE, "frame_ms": 20}
+    partitions = list(range(topic.partitions))
+    return common(topic) | {"source": "events", "partitions": partitions, "rate": RATE, "frame_ms": 20}
 
 
 def generate(start, topic: Topic) -> tuple[int, Process]:

@@ -83,6 +83,8 @@ def require(settings: RemoteSettings, here: bool) -> None:
     ``here``: slots are on this machine, so that they could reach a server that is started on it.
     """
     import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 
     if not settings.redis:
         if not here:
@@ -98,6 +100,7 @@ def require(settings: RemoteSettings, here: bool) -> None:
         return
     try:
         with closing(connected(_with_password(settings), _CHECK_S)) as client:
+            client.set_retry(Retry(NoBackoff(), 0))  # nothing has begun that would have to outlast it
             if trouble := unsafe(client.info()):
                 raise BadInput(f"redis = {settings.redis}: {trouble}")
     except (redis.AuthenticationError, redis.ResponseError) as error:
