@@ -53,6 +53,17 @@ def test_it_passes_the_check_that_anybody_can_call(name):
     check_backend(backends.get(name))
 
 
+@pytest.mark.parametrize("value", [(1,), (1, b"", 2)])
+@pytest.mark.parametrize("name", backends.names())
+def test_a_value_with_more_or_fewer_fields_than_its_schema_is_refused_when_it_leaves_at_the_latest(name, value):
+    with contextlib.closing(opened(name)) as store:
+        state = store.unit(9)
+        state.values[1] = value
+        with pytest.raises(ValueError):
+            list(state.export(1000))
+        del state.values[1]
+
+
 @pytest.mark.parametrize("name", backends.names())
 @settings(max_examples=settings.default.max_examples // 5)
 @given(calls=st.integers(1, 60).flatmap(lambda many: st.lists(CALLS, min_size=many, max_size=many)))

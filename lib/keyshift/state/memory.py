@@ -124,8 +124,11 @@ class MemoryState(TrackedState[_Values]):
             rows = max(1, min(fit, rows * _GROWTH))
 
     def _build(self, keys: Sequence[int], values: Sequence[Value]) -> pa.RecordBatch:
+        fields = len(self._schema) - 1
+        if other := set(map(len, values)) - {fields}:
+            raise ValueError(f"a value has {other.pop()} fields, its schema {fields}")
         # Column by column: zip(*values) would make an iterator per value, and with it the garbage collector's work.
-        columns = [keys, *(list(map(itemgetter(i), values)) for i in range(len(self._schema) - 1))]
+        columns = [keys, *(list(map(itemgetter(i), values)) for i in range(fields))]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
