@@ -79,7 +79,11 @@ class RunSpec:
         self._check_ordering()
         if "frame_ms" not in self.unsettled:
             require_rows(self, run.frame_ms)
-        _require_changes(self)
+        for name in self.moving:
+            groups = begin = Assignment.contiguous(key_groups, self.slots_of[name])
+            for requested in self.changes:
+                groups = target_of(requested, groups, [1.0] * key_groups, begin)
+        _require_plans(self)
         rehearse(scenario.commands(), Rehearsal(self, self.tasks))
 
     def _check_ordering(self) -> None:
@@ -321,19 +325,19 @@ def _without_snapshots(spec: RunSpec) -> str:
     return ""
 
 
-def _require_changes(spec: RunSpec) -> None:
-    """Refuse a change that is not possible, a plan of one's own that breaks an invariant, or a workload that cannot
-    leave this process, before any start. Raises PlanRejected, and BadInput.
+def _require_plans(spec: RunSpec) -> None:
+    """Refuse a plan that breaks an invariant, or a workload that cannot leave this process, before any start.
+
+    Raises PlanRejected, and BadInput.
     """
     point = spec.point()
-    for name in spec.moving:
+    for name in spec.moving if point.propose else ():
         current = spec.start(name)
         for requested in spec.changes:
             heat = [1.0] * len(current.owner) if spec.job.replicas == 1 else []  # as the job will give it
             target = spec.target(current, requested, heat, name)
             try:
-                if point.propose:
-                    make_plan(point, current, target, heat, spec.workload.seed)
+                make_plan(point, current, target, heat, spec.workload.seed)
             except PlanRejected as error:
                 raise PlanRejected(f"strategy = {spec.strategy.name}: {error}") from error
             current = target

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from keyshift.model.errors import BadInput
 from keyshift.model.keys import ALL_UNITS, FIRST_UNIT, UNITS_END, Assignment, SomeUnits, units_of
 from keyshift.workloads import KeyedStage, Workload, due, uses_time
 from keyshift.workloads.times import Mask, Times
@@ -121,9 +122,15 @@ def judge(
     fields. ``ownership``: of each stage; the last one gives the results. ``revoked``: its versions whose results count
     for nothing, as the attempt that gave them died and all since its beginning was done again. ``times``: needed if an
     operator uses time; of the first stage. ``unread``: see ``Judgement``.
-    Sorts the results a few times: seconds for millions of them.
+    Raises BadInput if there is no assignment or ``times`` is missing. Sorts the results a few times: seconds for
+    millions of them.
     """
     stages, owned = workload.stages, ownership[-1]
+    if not owned.assignments:
+        raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
+    timed = uses_time(stages)
+    if timed and times is None:
+        raise BadInput(f"times is missing: {workload.name} uses time, so a verdict needs the run's frames and timers")
     found = _Findings()
     if unread:
         found.lines("unread", [f"{abs(unread)} events {'fewer' if unread > 0 else 'more'} than the generator offered"])
@@ -131,7 +138,7 @@ def judge(
     results = counting(results, revoked)
     of_timer = (results[list(_ORIGIN)] == -1).all(axis=1)
     timers, results = results[of_timer], results[~of_timer]
-    if not uses_time(stages):  # the workload would not look for them
+    if not timed:  # the workload would not look for them
         text = "slot {slot} gave a result of key {key} without an event, and no stage uses time"
         found.rows("unexpected", text, timers, np.ones(len(timers), bool))
         timers = timers.iloc[:0]

@@ -109,11 +109,15 @@ class EmbeddedService:
         return f"{HOST}:{self._ports.of_clients(self._service)}"
 
     def route(self) -> Route:
-        """The way to it, while it runs, through a relay."""
+        """The way to it through a relay. Raises ServiceUnavailable if it is not known by which ports."""
         if not self._service.relay_ports:
             return Route(0, (HOST, self._ports.of_clients(self._service)))
         saved = self._ports.saved()
-        port, to = (saved[port_of(name, self.node.number)] for name in self._service.relay_ports)
+        try:
+            port, to = (saved[port_of(name, self.node.number)] for name in self._service.relay_ports)
+        except KeyError:
+            remedy = "stop the services with `keyshift down`, and try again"
+            raise ServiceUnavailable(f"{self.title} was started by an older keyshift; {remedy}") from None
         return Route(port, (HOST, to))
 
     def used_ports(self) -> list[int]:

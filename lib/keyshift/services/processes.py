@@ -126,7 +126,10 @@ def forget(pid_file: Path) -> None:
 def find(pid_file: Path) -> psutil.Process | None:
     """The live process a pid file speaks of; see ``living``."""
     saved = _saved(pid_file)
-    return living(saved["pid"], saved["created"], saved["born"]) if saved else None
+    try:
+        return living(saved["pid"], saved["created"], saved["born"]) if saved else None
+    except ValueError:  # no process has such a number
+        return None
 
 
 def elsewhere(pid_file: Path) -> str:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
+from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, Versions
 from keyshift.results.verdict import KINDS, Inventory, Judgement, Ownership, judge
 from keyshift.state.timers import Timers
@@ -238,6 +239,13 @@ def test_a_frame_that_meets_its_own_watermark_is_noticed(monkeypatch):
     found = timed_verdict(run, run.results)
     assert found.wrong > 100
     assert found.lost == found.duplicated == found.reordered == 0
+
+
+def test_what_a_verdict_needs_is_asked_for(run, timed):
+    with pytest.raises(BadInput, match="assignments is empty"):
+        verdict(run, run.results, ownership=[Ownership([])])
+    with pytest.raises(BadInput, match="times is missing: windowcount uses time"):
+        judge(WINDOWS, timed.events, timed.results, timed.final, timed.ownership)
 
 
 @settings(max_examples=40)

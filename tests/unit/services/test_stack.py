@@ -179,7 +179,16 @@ def test_a_pid_file_finds_its_process_and_no_other_of_its_number_whatever_the_cl
     assert processes.living(os.getpid(), began) is None, "nor then, and it began at another moment"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": 1}', '{"pid": "x", "created": 1, "born": "", "host": ""}'])
+def test_a_service_whose_ports_are_not_known_has_no_way_through_a_relay(tmp_path):
+    with pytest.raises(ServiceUnavailable, match="Kafka was started by an older keyshift; stop the services"):
+        Stack(tmp_path).node("kafka").route()
+
+
+WHOLE: dict = {"pid": 1, "created": 1, "born": "", "host": ""}
+DAMAGED = [{"pid": "x"}, {"pid": -5}]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": 1}', *(json.dumps(WHOLE | each) for each in DAMAGED)])
 def test_a_damaged_pid_file_finds_nothing(tmp_path, content):
     (tmp_path / "service.json").write_text(content)
     assert processes.find(tmp_path / "service.json") is None and not processes.elsewhere(tmp_path / "service.json")
