@@ -7,7 +7,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from keyshift.studies import notebook
-from keyshift.studies.notebook import MIME, execute
+from keyshift.studies.notebook import MIME, NOTES, execute
 
 PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 TELL = """
@@ -68,23 +68,30 @@ def run(run_id, status="ok", notes=()):
 
 
 @pytest.mark.parametrize(
-    ("points", "words"),
+    ("points", "words", "notes"),
     [
         (
             {"one": run("1-fluid"), "two": run("2-lazy", "bad", ["the query died", "late"])},
             "one, 1-fluid: verdict ok\ntwo, 2-lazy: verdict bad\n  the query died\n  late",
+            [("the query died", ["two"]), ("late", ["two"])],
         ),
         (
             {"one": run("1-fluid", notes=["of one job", "late"]), "two": run("2-lazy", notes=["of one job"])},
             "one, 1-fluid: verdict ok\n  late\ntwo, 2-lazy: verdict ok\nof each of these runs:\n  of one job",
+            [("of one job", []), ("late", ["one"])],
         ),
-        ({"one": run("1-fluid", notes=["of one job"])}, "one, 1-fluid: verdict ok\n  of one job"),
-        ({}, ""),
+        (
+            {"one": run("1-fluid", notes=["of one job"])},
+            "one, 1-fluid: verdict ok\n  of one job",
+            [("of one job", ["one"])],
+        ),
+        ({}, "", []),
     ],
     ids=["each its own", "one of all is there once", "of a single run", "none"],
 )
-def test_verdicts_and_notes_of_the_runs_are_what_a_reader_sees_last(monkeypatch, points, words):
+def test_verdicts_and_notes_of_the_runs_are_what_a_reader_sees_last(monkeypatch, points, words, notes):
     shown = []
     monkeypatch.setattr(notebook, "display", lambda data, raw: shown.append(data))
     notebook.publish({name: [run] for name, run in points.items()})
-    assert shown == [{MIME: [{"run_id": run.run_id} for run in points.values()], "text/plain": words}]
+    told = [{"note": note, "points": having} for note, having in notes]
+    assert shown == [{MIME: [{"run_id": run.run_id} for run in points.values()], NOTES: told, "text/plain": words}]

@@ -14,7 +14,7 @@ from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
 from keyshift.results.files import Files
 from keyshift.results.pages import page
 from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, counted, words
-from keyshift.studies.notebook import notes_in, outputs_of
+from keyshift.studies.notebook import NOTES, outputs_of
 
 NOT_RUN = "not run"
 STATUSES = ("ok", "bad", "failed", NOT_RUN)
@@ -112,7 +112,7 @@ def _shown(notebook: str) -> dict[str, list[str]]:
         lines = html.unescape(data.get("text/markdown", "")).splitlines()
         said += [line[2:] for line in lines if line.startswith("- ")]
         # They are in the last cell; some notebooks have told them before.
-        for note, points in notes_in(output).items():
-            if not any(line.endswith(note) for line in said):
-                said.append(f"**{enumerated(points)}**: {note}")
+        for told in data.get(NOTES, []):
+            if not any(line.endswith(told["note"]) for line in said):
+                said.append(f"**{enumerated(told['points'] or ['all runs'])}**: {told['note']}")
     return {"figures": figures, "said": said}

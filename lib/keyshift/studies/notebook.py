@@ -40,9 +40,8 @@ END_S = 60.0  # for a cell that is interrupted
 # that has ended, whose exit status it never asks for.
 GONE_S = 1.0
 _RENDERED = ("text/html", "text/markdown")  # outputs that a browser gets as they are
-MIME = "application/vnd.keyshift.summaries+json"
-_NOTE = "  "  # begins a line with one, in what ``publish`` shows
-_VERDICT, _OF_EACH = ": verdict ", "of each of these runs:"  # in the line before: of a run, and of all
+# Rows as of ``Summary``, and objects with a ``note`` and the ``points`` that have it, none if all runs do.
+MIME, NOTES = "application/vnd.keyshift.summaries+json", "application/vnd.keyshift.notes+json"
 
 
 class _Client(PapermillNotebookClient):  # type: ignore[misc]
@@ -100,14 +99,18 @@ def publish(points: Mapping[str, Sequence[Manifest]]) -> None:
     rows = [manifest.summary.model_dump(mode="json") for manifest in manifests if manifest.summary]
     first, *others = [manifest.notes for manifest in manifests] or [[]]
     of_each = [note for note in first if others and all(note in notes for notes in others)]
+    notes: dict[str, list[str]] = {note: [] for note in of_each}
     lines = []
     for point, some in points.items():
         for manifest in some:
-            own = [_NOTE + note for note in manifest.notes if note not in of_each]
-            lines += [f"{point}, {manifest.run_id}{_VERDICT}{manifest.status}", *own]
-    if of_each:
-        lines += [_OF_EACH, *(_NOTE + note for note in of_each)]
-    display({MIME: rows, "text/plain": "\n".join(lines)}, raw=True)
+            lines.append(f"{point}, {manifest.run_id}: verdict {manifest.status}")
+            for note in (note for note in manifest.notes if note not in of_each):
+                lines.append(f"  {note}")
+                having = notes.setdefault(note, [])
+                having += [] if point in having else [point]
+    lines += ["of each of these runs:", *(f"  {note}" for note in of_each)] if of_each else []
+    told = [{"note": note, "points": having} for note, having in notes.items()]
+    display({MIME: rows, NOTES: told, "text/plain": "\n".join(lines)}, raw=True)
 
 
 def outputs_of(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -118,24 +121,6 @@ def outputs_of(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 def summaries(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
     """The rows that ``publish`` left in an executed notebook; none if it was not reached."""
     return [row for output in outputs_of(notebook) for row in output.get("data", {}).get(MIME, [])]
-
-
-def notes_in(output: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The notes that ``publish`` left in an output of a cell, with the points that have them, or the runs if they were
-    left without points; none if it is not of ``publish``.
-    """
-    data, of = output.get("data", {}), ""
-    found: dict[str, list[str]] = {}
-    for line in data["text/plain"].splitlines() if MIME in data else []:
-        if line.startswith(_NOTE):
-            points = found.setdefault(line.removeprefix(_NOTE), [])
-            points += [of] if of not in points else []
-        elif line == _OF_EACH:
-            of = "all runs"
-        elif _VERDICT in line:
-            point, _, run_id = line.rpartition(_VERDICT)[0].rpartition(", ")
-            of = point or run_id
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from keyshift.studies import batch
 from keyshift.studies import batch_report as report
 from keyshift.studies.batch import ended, files_of
 from keyshift.studies.batch_report import batch_report
-from keyshift.studies.notebook import MIME
+from keyshift.studies.notebook import NOTES
 
 PNG = base64.b64encode(b"a picture").decode()
 
@@ -101,17 +101,16 @@ def test_in_markdown_it_has_the_same_lines_without_figures_and_without_gaps_it_s
 
 
 def test_notes_are_told_once_with_those_who_have_them_also_if_the_notebook_tells_them(folder):
-    lines = ["lazy, 4 slots, 1: verdict ok", "  the clock was set", "  at <path>", "lazy, 4 slots, 2: verdict ok"]
-    lines += ["  the clock was set", "fluid, 3: verdict bad", "  the clock was set", "4: verdict ok", "  late"]
-    notes = "\n".join([*lines, "of each of these runs:", "  full"])
+    told = [("full", []), ("the clock was set", ["lazy, 4 slots", "fluid"]), ("at <path>", ["lazy, 4 slots"])]
+    notes = [{"note": note, "points": points} for note, points in [*told, ("late", ["lazy, 2 slots"])]]
     bench, made, execute = Bench(folder), prepared(folder), Notebooks()
-    execute.shown = {"text/markdown": "- **fluid**: at &lt;path&gt;\n"}, {MIME: [{"run_id": "1"}], "text/plain": notes}
+    execute.shown = {"text/markdown": "- **fluid**: at &lt;path&gt;\n"}, {NOTES: notes, "text/plain": "published"}
     text = batch_report("all", [(made, bench.run(made, execute))], bench.records, markdown=True)
     assert [line for line in text.splitlines() if line.startswith("- ")] == [
         "- **fluid**: at &lt;path>",
-        "- **lazy, 4 slots; fluid**: the clock was set",
-        "- **4**: late",
         "- **all runs**: full",
+        "- **lazy, 4 slots; fluid**: the clock was set",
+        "- **lazy, 2 slots**: late",
     ]
 
 
