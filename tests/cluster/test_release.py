@@ -120,6 +120,17 @@ def test_a_job_whose_executor_is_deleted_in_the_middle_of_a_migration_goes_on_fr
     assert "the query died" in told and "everything since its snapshot was done again" in told
 
 
+def test_a_run_that_deletes_the_pod_of_its_own_executor_goes_on_from_its_snapshot(cluster):
+    settings = ("rate=1000", "seconds=24", "trigger_s=4", "keys=10000", "snapshot_s=2", "fault=kill:executor@transfer")
+    row = summary(cluster.keyshift("run", *(part for setting in settings for part in ("--set", setting))))
+    assert row["verdict"] == "ok"
+    assert row["lost"] == row["duplicated"] == 0
+    told = notes(cluster, row["run_id"])
+    assert "the query died" in told and "everything since its snapshot was done again" in told
+    assert "did not happen" not in told
+    assert cluster.without_executors()
+
+
 def test_a_live_job_is_scaled_and_another_process_goes_on_with_it_from_its_snapshot(cluster):
     """The first process is killed when state is about to move once more."""
 
