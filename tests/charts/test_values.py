@@ -772,6 +772,13 @@ def test_a_value_that_kubernetes_takes_is_taken(chart, case, setting, tmp_path):
         ("lab", "alone", ["rbac.create=false"], "serviceAccounts.driver and serviceAccounts.executor"),
         ("lab", "alone", ["batch.enabled=true"], "batch.file is empty"),
         ("lab", "alone", ["control.enabled=true", "control.metricsPort=8089"], "control.metricsPort is control.port"),
+        ("lab", "alone", ["control.enabled=true", "control.port=8888"], "control.port is 8888: JupyterLab"),
+        (
+            "lab",
+            "alone",
+            ["control.enabled=true", "control.metricsPort=8888"],
+            "control.metricsPort is 8888: JupyterLab",
+        ),
         ("lab", "alone", ["kafkaAccess.sasl=PLAIN"], "kafkaAccess.existingSecret.name"),
         ("keyshift", None, ["kafka.enabled=false"], "lab.services.kafka"),
         ("keyshift", None, ["zookeeper.enabled=false"], "lab.services.zookeeper"),
