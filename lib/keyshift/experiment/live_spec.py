@@ -34,11 +34,12 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
             f"trigger = {trigger}: a job that lasts is scaled when it is asked, or by itself: trigger = auto"
         )
     replicas = made(JobPart, {"replicas": values.get("replicas", values.get("job.replicas", 1))}).replicas
+    most = made(JobPart, {"slots_max": values.get("slots_max", values.get("job.slots_max", 0))}).slots_max
     several = replicas > 1
     defaults = OF_REPLICAS if several else DEFAULTS
     own = {name: default for name, default in defaults.items() if _of_run(name) not in names}
-    if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):
-        own["scenario.to_slots"] = max(1, most)
+    if "to_slots" not in names and most:
+        own["scenario.to_slots"] = most
     if several and trigger == "auto":
         raise BadInput(
             f"replicas = {replicas} with trigger = auto: replicas do not scale themselves yet; leave trigger out"

@@ -62,6 +62,12 @@ def test_a_live_job_takes_snapshots_and_survives_deaths_unless_it_is_told_otherw
     assert parameters(spec)["slots_max"] == 7
 
 
+@pytest.mark.parametrize(("slots_max", "slots"), [(0, 4), (2, 2), ("2", 2), (2.0, 2)], ids=repr)
+def test_a_live_job_has_room_for_as_many_slots_as_it_is_told_however_that_is_written(slots_max, slots):
+    for name in ("slots_max", "job.slots_max"):
+        assert live_spec({name: slots_max}).tasks == {"counter": slots}
+
+
 OF_A_SCENARIO = "trigger_s", "scenario.trigger_s", "seconds", "fault", "rate_steps", "repetitions"
 
 
