@@ -137,7 +137,7 @@ def run_counting(
 def _counting(
     spec: PeerSpec, lab: PeerLab, opened: OpenEngine, make_script: MakeScript, run_id: str
 ) -> Iterator[RunLoop]:
-    events = Topic.at(lab.endpoints, f"{run_id}-events", spec.job.routers)
+    events = Topic.at(lab.endpoints, f"{run_id}-events", spec.routers)
     results = Topic.at(lab.endpoints, f"{run_id}-results")
     reporter = Reporter(lab.say)
     with work_folder(lab.home, "peer-") as work:

@@ -95,16 +95,39 @@ def test_what_services_take_is_not_taken_for_that_of_others_and_metrics_are_writ
     assert (of, home) == (run, tmp_path)
 
 
-def test_a_run_in_another_engine_follows_the_script_that_it_is_given(monkeypatch, tmp_path):
-    made = []
-    monkeypatch.setattr(runs, "Traffic", lambda *given, **more: SimpleNamespace(close=lambda: None, pids={}))
-    opened = runs.OpenEngine(
-        lambda *given: SimpleNamespace(close=lambda: None), lambda spec, lab, prepared: made.append(prepared)
-    )
-    spec, where = spark_spec("spark_state", {"skew": 0.0}), runs.PeerLab(ENDPOINTS, None, tmp_path, silent)
-    runs.run_counting(spec, where, opened, script := lambda loop: iter([loop]))
-    with made[0]("run-1") as loop:
-        assert isinstance(loop, RunLoop) and [*loop._script] == [loop], script
+@pytest.fixture
+def counting(monkeypatch, tmp_path):
+    """Gives the loop of a run in another engine with this script, ready to be executed, and its topics of events."""
+
+    @contextmanager
+    def prepared(script, **values):
+        made, topics = [], []
+
+        def traffic(workload, events, *given, **more):
+            topics.extend(events)
+            return SimpleNamespace(close=lambda: None, pids={})
+
+        monkeypatch.setattr(runs, "Traffic", traffic)
+        opened = runs.OpenEngine(
+            lambda *given: SimpleNamespace(close=lambda: None), lambda spec, lab, prepared: made.append(prepared)
+        )
+        spec = spark_spec("spark_state", {"skew": 0.0} | values)
+        runs.run_counting(spec, runs.PeerLab(ENDPOINTS, None, tmp_path, silent), opened, script)
+        with made[0]("run-1") as loop:
+            yield loop, topics
+
+    return prepared
+
+
+def test_a_run_in_another_engine_follows_the_script_that_it_is_given(counting):
+    with counting(lambda loop: iter([loop])) as (loop, _):
+        assert isinstance(loop, RunLoop) and [*loop._script] == [loop]
+
+
+@pytest.mark.parametrize("given", [{"routers": 3}, {"source_routers": "events:3"}], ids=str)
+def test_another_engine_gets_its_events_in_as_many_partitions_as_ours_has_routers(counting, given):
+    with counting(lambda loop: iter([]), **given) as (_, topics):
+        assert [topic.partitions for topic in topics] == [3]
 
 
 FILES = """
