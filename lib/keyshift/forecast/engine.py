@@ -76,7 +76,7 @@ def simulated(
     """Carry out ``plan``, which ``strategy`` made for the way from ``current`` to ``target``.
 
     ``seed``: of the moments at which records first ask for a unit. The same input gives the same output. Raises
-    BadInput if keys move one by one, and as ``check_costs``.
+    BadInput if keys move one by one, as ``check_costs``, and if records would wait, or it would take, too long.
     """
     require_possible(strategy)
     check_costs(strategy, current, target, load, costs)

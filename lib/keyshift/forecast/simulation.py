@@ -78,7 +78,8 @@ def simulate(
     ``ClusterPart``, over those ``common`` to all; nothing is run.
 
     A row for each point: point, strategy, the fields of ``ClusterPart``, and those of ``forecast.Simulated`` that are
-    numbers. Raises BadInput for a point that is not possible or cannot be simulated, before any is.
+    numbers. Raises BadInput for a point that is not possible or cannot be simulated, before any is, and for one that
+    would take too long; see ``forecast.simulated``.
     """
     every = {point: (asked, *_case(asked)) for point, asked in questions(points, common).items()}
     for asked, current, target, load in every.values():

@@ -6,11 +6,15 @@ import numpy as np
 import pandas as pd
 
 from keyshift.forecast.model import LEVELS, Costs, Floats, Ints, Load
+from keyshift.model.errors import BadInput
 
 WIDTH = 0.02  # of a class of waits: they are counted by size
 LEAST_S = 1e-4  # a shorter wait is none
 AT_ONCE = 4_000_000  # waits that are looked at together, to bound memory
 PER_S = 16  # frames per second that are looked at, at the least
+# Each second has latencies of its own, and the more of them, the longer records wait.
+LONGEST_WAIT_S, LONGEST_S = 86_400.0, 1e6  # until all is processed that has waited; of a migration
+_REMEDY = "raise link (a number alone is bytes per second, write 10Gbit), or lower state or rate"
 
 
 class Waits:
@@ -26,9 +30,15 @@ class Waits:
 
         ``ends``, ``rates`` (events/s) and ``busy`` (the share of a server's time that they take) are of shape (n,):
         what has waited is processed in order, so the queue is gone only after its end, and later events wait for it.
+        Raises BadInput if that takes more than a day.
         """
         origin, frame_s = begins.mean(), self._load.frame_s
         gone = (ends - busy * origin) / (1 - busy)
+        if (queued_s := gone.max() - begins[0]) > LONGEST_WAIT_S:
+            raise BadInput(
+                f"records would wait for up to {ends.max() - begins[0]:.3g} s, and all that have waited would be "
+                f"processed {queued_s:.3g} s after the first: no more than a day is simulated; {_REMEDY}"
+            )
         rounds = math.ceil((gone.max() - begins[0]) / frame_s)
         arrivals = (begins + frame_s * np.arange(max(rounds, 0))[:, None]).ravel()
         arrivals = arrivals[arrivals < gone.max()]
@@ -57,11 +67,14 @@ class Waits:
     def per_second(self, costs: Costs, end_s: float) -> pd.DataFrame:
         """Columns second, count (events), p50_ms, p99_ms: as ``metrics.per_second``, from the trigger to ``end_s``.
 
-        An event has a latency as without a migration, and its wait on top of it.
+        An event has a latency as without a migration, and its wait on top of it. Raises BadInput for more seconds than
+        ``LONGEST_S``.
         """
         usual, offered = costs.latency_ms(self._load.frame_s), float(self._load.rates.sum())
         rows = []
-        for second in range(max([0, math.ceil(end_s), *self._counts]) + 1):
+        if (last := max([0, math.ceil(end_s), *self._counts])) > LONGEST_S:
+            raise BadInput(f"it would take {last:.3g} s: no more than {LONGEST_S:g} s are simulated; {_REMEDY}")
+        for second in range(last + 1):
             counted = self._counts.get(second, np.zeros(0))
             (classes,) = np.nonzero(counted)
             waiting = min(offered, counted.sum())

@@ -84,6 +84,24 @@ def test_a_point_whose_costs_do_not_tell_is_refused_before_another_one_is_simula
         simulate(costs, {"first": {}, "second": second}, SMALL)
 
 
+WAIT = "would wait for up to .* no more than a day is simulated; raise link .* 10Gbit"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"link": 10}, WAIT),
+        ({"state": "1e9TB"}, WAIT),
+        ({"link": 10, "strategy": "stop_restart"}, WAIT),
+        ({"link": "1kB", "replicate": 1}, "it would take .* no more than 1e.06 s are simulated; raise link"),
+    ],
+    ids=str,
+)
+def test_a_point_in_which_seconds_would_be_too_many_is_refused(given, words):
+    with pytest.raises(BadInput, match=words):
+        simulate(FREE, {"one": {"strategy": "all_at_once"} | given}, SMALL)
+
+
 # -- runs that were measured -------------------------------------------------------------------------------------------
 
 
