@@ -183,14 +183,27 @@ def migration_of(migration: pd.DataFrame, decisions: pd.DataFrame) -> "pd.Series
     return migration["step"].map(numbers).astype("float64")
 
 
+def left_out(migration: pd.DataFrame, decisions: pd.DataFrame) -> bool:
+    """Whether a unit of the last plan of a stage is in no step: steps that had not begun were taken back, or dropped as
+    one before them was late.
+    """
+    planned, of_unit = decisions[decisions["step"] >= 0], ["stage", "unit"]
+    last = planned[planned["migration"] == planned.groupby("stage")["migration"].transform("max")]
+    begun = pd.MultiIndex.from_frame(migration[of_unit])
+    return not pd.MultiIndex.from_frame(last[of_unit]).isin(begun).all()
+
+
 def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None) -> float | None:
     """Seconds from the first routing switch to the last installed unit; None if nothing moved, or a step did not
     install a unit: it may have been cancelled by a death, and what it was to move is installed by a later one.
 
     With ``decisions``, which tell one migration from the next, that of each migration, added up: the pauses between
-    migrations are in none of them, and time in which two go on at once (in two stages) counts once.
+    migrations are in none of them, and time in which two go on at once (in two stages) counts once. None, too, if the
+    last one was ``left_out`` in part.
     """
     if migration.empty or migration["installed_s"].isna().any():
+        return None
+    if decisions is not None and left_out(migration, decisions):
         return None
     by = pd.Series(0, migration.index) if decisions is None else migration_of(migration, decisions).fillna(-1)
     of = migration.groupby([by, migration["stage"]])

@@ -180,7 +180,7 @@ class Summary(_Record):
     completion_s: MeasuredValue = Field(
         description="first routing switch to last installed unit; of several migrations, the sum of theirs, without "
         "the pauses between them, and what overlaps (in two stages) once; null if a step did not install a unit, even "
-        "if a later one did"
+        "if a later one did, or if the last steps of the last one never began"
     )
     phases: dict[str, MeasuredValue] = Field(description="phase to seconds, see docs/results.md")
     recover_s: MeasuredValue = Field(

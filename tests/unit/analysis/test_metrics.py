@@ -276,3 +276,14 @@ def test_units_belong_to_the_migration_of_their_step():
     made = pd.concat([TWICE, stayed], ignore_index=True)
     assert metrics.migration_of(made, PLANNED_TWICE).tolist() == [0, 0, 1, 1, 0, 1]
     assert metrics.completion_s(made, PLANNED_TWICE) == 3.0 + 3.0
+
+
+def test_a_migration_whose_last_steps_were_taken_back_has_no_completion():
+    first = TWICE[:1]
+    assert metrics.completion_s(first, planned((0, 0, 7))) == 1.0
+    assert metrics.completion_s(first, planned((0, 0, 7), (0, 1, 8))) is None, "a step before was late, say"
+    assert metrics.completion_s(first, planned((0, 0, 7), (0, -1, 8))) == 1.0, "another one put it off"
+    elsewhere = pd.concat([planned((0, 0, 7)), planned((0, 0, 8)).assign(stage=1)])
+    assert metrics.completion_s(first, elsewhere) is None
+    replaced = planned((0, 0, 7), (0, 1, 9), (1, 0, 8))
+    assert metrics.completion_s(TWICE[:2], replaced) == 1.0 + 0.5, "nobody wants the rest of the first one any more"

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from keyshift.analysis.metrics import bytes_sent, completion_s, migration_of, need, spike_ms
+from keyshift.analysis.metrics import bytes_sent, completion_s, left_out, migration_of, need, spike_ms
 from keyshift.analysis.plots.style import heading, lines_between, plain_log, styles, theme
 from keyshift.analysis.statistics import interval
 from keyshift.analysis.tables import MIB
@@ -29,7 +29,7 @@ def rescalings(
     moved = migration.assign(migration=migration_of(migration, decisions))
     rows = []
     for number, (begin, end) in enumerate(zip(requested_s, [*requested_s[1:], np.inf], strict=True)):
-        mine = moved[moved["migration"] == number]
+        mine, planned = moved[moved["migration"] == number], decisions[decisions["migration"] == number]
         sent = bytes_sent(mine)
         later = seconds.assign(second=seconds["second"] - np.floor(begin))
         rows.append(
@@ -38,7 +38,7 @@ def rescalings(
                 "requested_s": begin,
                 "units": int(mine["installed_s"].notna().sum()),
                 "moved_mib": np.nan if sent is None else sent / MIB,
-                "completion_s": completion_s(mine),
+                "completion_s": np.nan if left_out(mine, planned) else completion_s(mine),
                 "spike_ms": spike_ms(later, np.floor(end) - np.floor(begin)),
             }
         )

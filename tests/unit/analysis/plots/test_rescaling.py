@@ -41,6 +41,8 @@ def test_units_belong_to_the_migration_that_was_to_move_them_and_one_that_did_no
     assert table.loc[2, ["moved_mib", "completion_s"]].isna().all(), "a unit was never installed, nor said to be sent"
     assert table["spike_ms"].tolist() == [300.0, 900.0, 20.0]
     seconds, migration, decisions = run
+    more = pd.concat([decisions, decisions[:1].assign(unit=5, step=2)])
+    assert rescalings(seconds, migration, more, [0.0, 12.0])["completion_s"].isna().tolist() == [True, False]
     table = rescalings(seconds, migration[:0], decisions[:0], [0.0, 40.0])
     assert table["units"].tolist() == [0, 0]
     assert table[["completion_s", "spike_ms"]].isna().to_numpy().tolist() == [[True, False], [True, True]]
