@@ -29,7 +29,7 @@ def fired(runs: Mapping[str, Sequence[Mapping[str, pd.DataFrame]]]) -> pd.DataFr
         metrics, migration = tables["metrics"], tables["migration"]
         need(metrics, ["t_s", "metric", "value"], f"fired, {name}")
         need(migration, ["switched_s", "drained_s"], f"fired, {name}")
-        moved = len(migration) > 0
+        moved = bool(migration["switched_s"].notna().any())  # a step that was rolled back has moved nothing
         begin, end = (migration["switched_s"].min(), migration["drained_s"].max()) if moved else (np.inf, np.inf)
         when = np.select([metrics["t_s"] + BIN_S <= begin, metrics["t_s"] > end], ["before", "after"], "during")
         sums = metrics.groupby(["metric", when])["value"].sum()

@@ -33,6 +33,10 @@ def test_without_timers_and_without_a_migration_nothing_is_made_up():
     assert found.loc["q1", "windows after"] == 0 and np.isnan(found.loc["q1", "results per window"])
     assert found.loc["still", ["windows before", "windows during", "windows after"]].tolist() == [7, 0, 0]
     assert fired_sentences(found) == ["Nothing moved in still.", "No timer gave a result in q1."]
+    rolled_back = {"metrics": RUN, "migration": MIGRATION.assign(switched_s=np.nan, drained_s=np.nan)}
+    found = fired({"back": [rolled_back]})
+    assert found.loc["back", ["windows before", "windows during", "windows after"]].tolist() == [7, 0, 0]
+    assert fired_sentences(found) == ["Nothing moved in back."]
     with pytest.raises(BadInput, match="fired, q1: no column value"):
         fired({"q1": [nothing | {"metrics": RUN.drop(columns="value")}]})
 
