@@ -36,7 +36,7 @@ from pydantic import Field
 
 from keyshift.clock import SECOND_US, now_us
 from keyshift.model import frames
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import units_of
 from keyshift.model.markers import TurnTold
 from keyshift.model.records import Second
@@ -342,6 +342,10 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
             with topic.errors("reading"):
                 ends = consumer.end_offsets(parts, ANSWER_MS)
             until = time.monotonic() + _DRAIN_S
+    if left():  # what is not in the file would be judged as lost
+        raise ServiceUnavailable(
+            f"Kafka at {topic.kafka}: not all results could be read within {_DRAIN_S:g} s behind the stop; see its log"
+        )
     while results.waiting:  # of the last seconds
         report(second, *results.roll((second + 1) * SECOND_US), begun * SECOND_US)
         second += 1

@@ -7,6 +7,7 @@ import pytest
 from kafka import TopicPartition
 
 from keyshift.model import frames
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import Second
 from keyshift.traffic import collector
 from keyshift.traffic.collector import CollectorConfig, ResultsFile, first_copies, first_results
@@ -233,6 +234,13 @@ def test_a_collector_that_is_told_to_stop_reads_all_that_is_there_and_waits_for_
     reader = collect([Topic("k:1", "r")], {part: [some]}, [(part, 0), (part, 0), (part, 1)], lambda reader: True)
     assert said[-1] == Collected(3) and not reader.polls
     assert [each for each in said if isinstance(each, Arrived)] == [Arrived({0: 2})], "without those of timers"
+
+
+def test_a_collector_that_cannot_read_what_is_there_says_so_and_does_not_pass_for_one_that_has(said, collect):
+    part, some = TopicPartition("r", 0), record(0, frames.encode(batch((0, 0))), 1000)
+    with pytest.raises(ServiceUnavailable, match="Kafka at k:1: not all results could be read within 10 s"):
+        collect([Topic("k:1", "r")], {part: [some]}, [(part, 0)] * 10, lambda reader: True)
+    assert not any(isinstance(each, Collected) for each in said)
 
 
 def test_what_one_replica_has_not_given_counts_however_unevenly_logs_are_read_after_a_resume(said, collect, tmp_path):
