@@ -43,11 +43,12 @@ def owners_only(row: SummaryRow) -> bool:
 def moves(row: SummaryRow) -> bool:
     """Whether state was to move in the run, and there was something to move.
 
-    If a move was requested and no step begun, all state was where it should be. An autoscaler, or a script, asks for a
-    move or not: what its job does without one is compared.
+    If a move was requested and no step begun, all state was where it should be; or each was rolled back before anything
+    had switched. An autoscaler, or a script, asks for a move or not: what its job does without one is compared.
     """
     trigger = row["parameters"].get("trigger")
-    return trigger in ("auto", "script") or (trigger != "none" and row.get("steps") != 0)
+    switched = row.get("units_moved") != 0 or (row.get("phases") or {}).get("prepare", nan) is not None
+    return trigger in ("auto", "script") or (trigger != "none" and row.get("steps") != 0 and switched)
 
 
 def is_hit(row: SummaryRow) -> bool:
