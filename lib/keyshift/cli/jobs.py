@@ -177,12 +177,13 @@ def stop(name: Name = None) -> None:
         except KeyshiftError as error:  # the job, not its verdict, has come to its end
             await_end(job)
             raise KeyshiftError(f"{error}; {jobs.ended(jobs.read(job.name) or job).go_on}") from error
-        await_end(job)
     for line in told["examples"]:
         tell(f"  {line}")
     summary = told["summary"]
     assert summary is not None, "a stop is answered with the verdict"
-    typer.echo(json.dumps(to_jsonable_python(summary)))
+    typer.echo(json.dumps(to_jsonable_python(summary)))  # now: when its process is gone, nobody could ask once more
+    with _going_on(f"job {job.name} has its verdict, and its process is about to end"):
+        await_end(job)
     raise typer.Exit(int(summary.verdict == "bad"))
 
 

@@ -14,7 +14,7 @@ from unittest import mock
 import psutil
 import pytest
 from small_jobs import ENTRY, file_of, journal_of, keep
-from small_live import live_job
+from small_live import live_job, manifest_of
 from typer.testing import CliRunner
 
 from keyshift import folders
@@ -355,16 +355,18 @@ def test_what_is_asked_in_words_is_checked_by_the_job_alone(monkeypatch, tmp_pat
         (["scale", "--slots", "4"], "await_migration", "job one goes on with what it was asked for: `keyshift job"),
         (["cancel"], "Client.ask", "job one goes on with what it was asked for: "),
         (["stop"], "stop_job", "job one goes on to its verdict: `keyshift job stop one` waits for it again"),
-        (["stop"], "await_end", "job one goes on to its verdict: "),
+        (["stop"], "await_end", "job one has its verdict, and its process is about to end"),
     ],
 )
 def test_an_interrupt_of_who_waits_for_a_job_says_that_the_job_goes_on(jobs, monkeypatch, asked, where, words):
     jobs.write(file_of("one"))
     monkeypatch.setattr(Client, "ask", lambda *_: {"number": 0})
-    monkeypatch.setattr(client_module, "stop_job", lambda *_: {})
+    summary = manifest_of("2026-one", live_spec(SMALL)).summary
+    monkeypatch.setattr(client_module, "stop_job", lambda *_: {"examples": [], "summary": summary})
     monkeypatch.setattr(f"{client_module.__name__}.{where}", mock.Mock(side_effect=KeyboardInterrupt))
-    told = CliRunner().invoke(app, ["job", *asked]).exception
-    assert isinstance(told, GoesOn) and str(told).startswith(words)
+    told = CliRunner().invoke(app, ["job", *asked])
+    assert isinstance(told.exception, GoesOn) and str(told.exception).startswith(words)
+    assert ("2026-one" in told.stdout) is (where == "await_end"), "it is not told once more"
 
 
 def process_of(monkeypatch, script):
