@@ -191,8 +191,8 @@ def _await_ready(job: JobFile, process: subprocess.Popen[bytes], log: Path, say:
             kind = BadInput if status == 2 else KeyshiftError
             raise kind(f"job {job.name} did not start: {last_line(log)} (its log is {log})")
         with contextlib.suppress(ServiceUnavailable):  # it does not listen yet
-            if (told := client.status())["state"] == JobState.RUNNING:
-                return told
+            if (told := client.status())["state"] not in (JobState.STARTING, JobState.FAILED):
+                return told  # somebody may have stopped it since it began
         time.sleep(LOOK_S)
 
 

@@ -736,10 +736,13 @@ def test_a_job_that_runs_is_not_forgotten_and_of_one_that_has_ended_nothing_runs
     assert Jobs().journal(NAME).read() is not None and world.made == PARTS
 
 
-def test_a_stop_that_comes_while_a_job_starts_is_not_lost(world):
+def test_a_stop_that_comes_while_a_job_starts_is_not_lost_and_who_has_started_it_hears_that_it_began(world):
     world.set("starting")
-    with beside(started):
+    with beside(started) as said:
         assert wait_until(lambda: world.reached("starting"), WAIT_S)
+        world.set("stored")
         with beside(client().stop) as stopped:
             world.unset("starting")
-    assert stopped[0]["summary"].verdict == "ok"
+            assert wait_until(lambda: said, WAIT_S), "it never was seen to run"
+            world.unset("stored")
+    assert stopped[0]["summary"].verdict == "ok" and "did not start" not in said[0]
