@@ -167,10 +167,8 @@ class _Entry(Keeper):
                 tell(f"job {self._name}: {self._jobs.ended(file)}")
 
     def _last_word(self, job: LiveJob) -> str:
-        if self.ending is Ending.STOPPED:
-            how = f"it was stopped, and its verdict is stored as run {job.run_id}"
-        else:
-            how = "it was interrupted" if isinstance(job.error, KeyboardInterrupt) else f"{job.why}"
+        stopped = f"it was stopped, and its verdict is stored as run {job.run_id}"
+        how = stopped if self.ending is Ending.STOPPED else f"{job.why}"
         return "; ".join([how, *(f"not deleted: {line}" for line in self.undeleted)])
 
 

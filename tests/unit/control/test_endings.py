@@ -746,3 +746,15 @@ def test_a_stop_that_comes_while_a_job_starts_is_not_lost_and_who_has_started_it
             assert wait_until(lambda: said, WAIT_S), "it never was seen to run"
             world.unset("stored")
     assert stopped[0]["summary"].verdict == "ok" and "did not start" not in said[0]
+
+
+def test_who_stops_a_job_that_is_interrupted_while_it_is_deleted_hears_that_its_verdict_is_stored(world):
+    started()
+    world.set("ending")
+    with beside(stop_over_http) as said:
+        assert wait_until(lambda: world.reached("ending"), WAIT_S)
+        os.kill(Jobs().read(NAME).pid, signal.SIGTERM)
+        world.unset("ending")
+    ends()
+    assert world.verdict and (world.made, Jobs().all()) == ([], [])
+    assert "it was interrupted when its verdict was stored: `keyshift results show 2" in said[0]

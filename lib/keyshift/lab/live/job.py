@@ -16,6 +16,7 @@ from keyshift.experiment.live_spec import wanted_slots
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import decision_told
 from keyshift.lab.controls import JobControls
+from keyshift.lab.ending import Ending
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.journal import Keeper
 from keyshift.lab.live.run import LiveRun
@@ -71,8 +72,11 @@ class LiveJob:
             self.manifest = self._record(self.spec, self.run_id, self._script, self._keeper)
             return self.manifest
         except BaseException as error:
-            decided = self._keeper.error if isinstance(error, KeyboardInterrupt) else None
-            self.error = decided or error  # it may have been interrupted while it was tidied up
+            self.error = error
+            if isinstance(error, KeyboardInterrupt):  # it may have come while the job was tidied up
+                stored = f"it was interrupted when its verdict was stored: `keyshift results show {self.run_id}`"
+                over = self._keeper.ending is Ending.STOPPED
+                self.error = KeyshiftError(stored) if over else self._keeper.error or error
             raise
         finally:
             self._ended_at = time.time()
@@ -141,6 +145,8 @@ class LiveJob:
         """In one line, why the job has failed; None if it has not."""
         if self.error is None:
             return None
+        if isinstance(self.error, KeyboardInterrupt):
+            return "it was interrupted"
         words = " ".join(str(self.error).split())
         return words if isinstance(self.error, KeyshiftError) else f"{type(self.error).__name__}: {words}"
 
