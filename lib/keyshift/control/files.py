@@ -152,12 +152,11 @@ class Jobs:
         known of a process that has ended and never got hold of it. Raises ServiceUnavailable if that cannot be written
         down now.
         """
-        path = self._path(name)
-        if not ((written := _written(path)) and written.before):
+        if not ((written := _written(self._path(name))) and written.before):
             return
         with self.naming():
-            written, file = _written(path), self.read(name)
-            if written and file and (file.entry, file.pid) == (entry, pid) and not self.on_other_host(written):
+            file = self.read(name)
+            if file and (file.entry, file.pid) == (entry, pid) and not self.awaited_elsewhere(name):
                 self.write(file.model_copy(update={"before": None, "why": ""}))
 
     def remove(self, job: JobFile) -> None:
@@ -165,7 +164,7 @@ class Jobs:
         with it. Call it inside ``naming``, or in its own process, whose name nobody takes; safe to call twice.
         """
         if (file := self.read(job.name)) and file.same(job):
-            self._journal_of(job).drop()
+            self.journal(job.name, job.entry).drop()
             remove_whole(self._path(job.name))
 
     def journal(self, name: str, entry: str | None = None) -> "JournalFile":
@@ -188,10 +187,10 @@ class Jobs:
 
         ``take_over``: even if its process lives.
         """
-        if (named := self.read(run)) and not self._journal_of(named).read():
+        if (named := self.read(run)) and not self.journal(named.name, named.entry).read():
             self.require_gone(named)
             raise BadInput(f"job {run}: nothing can go on with it; {self.ended(named)}")
-        kept = {job.name: (job, journal) for job in self.all() if (journal := self._journal_of(job).read())}
+        kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name, job.entry).read())}
         found = [kept[run]] if run in kept else [each for each in kept.values() if each[1].run_id.startswith(run)]
         if not run or len(found) != 1:
             known = [journal.run_id for _, journal in kept.values()]
@@ -230,7 +229,7 @@ class Jobs:
 
     def left_elsewhere(self) -> list[str]:
         """The names of jobs that have ended and have left something in services that are not this folder's."""
-        return [job.name for job in self.all() if self._journal_of(job).elsewhere()]
+        return [job.name for job in self.all() if self.journal(job.name, job.entry).elsewhere()]
 
     def alive(self, job: JobFile) -> bool:
         """Whether the process of the job lives."""
@@ -240,9 +239,13 @@ class Jobs:
         """Whether its process is of another host, see ``processes.on_other_host``, and has not said how it ended."""
         return not job.why and processes.on_other_host(job.host, self.alive(job))
 
+    def awaited_elsewhere(self, name: str) -> bool:
+        """Whether a process of another host is to go on with the job: ``read`` gives what was known before."""
+        return (written := _written(self._path(name))) is not None and self.on_other_host(written)
+
     def ended(self, job: JobFile) -> HowEnded:
         """Say how a job ended whose process is gone. One that is ``on_other_host`` may run."""
-        remains, go_on = self._journal_of(job).remains()
+        remains, go_on = self.journal(job.name, job.entry).remains()
         if not self.on_other_host(job):
             why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
             return HowEnded(why, remains, go_on)
@@ -265,9 +268,6 @@ class Jobs:
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
-
-    def _journal_of(self, job: JobFile) -> "JournalFile":
-        return self.journal(job.name, job.entry)
 
 
 class JournalFile:

@@ -159,7 +159,8 @@ class _Entry(Keeper):
         if self.ending is Ending.STOPPED and self.deleted:
             if file:
                 self._jobs.remove(file)
-        elif file and file.pid == self._pid:  # else another process is about to go on, and says how it ends itself
+        elif file and file.pid == self._pid and not self._jobs.awaited_elsewhere(self._name):
+            # Else another process is about to go on, and says how it ends itself.
             file = file.model_copy(update={"why": self._last_word(job)})
             with contextlib.suppress(OSError):  # then it is found out from its log
                 self._jobs.write(file)

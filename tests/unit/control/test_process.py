@@ -65,6 +65,19 @@ def test_who_ends_while_another_process_is_to_go_on_has_no_last_word_in_the_file
     assert jobs.read(NAME).why == ""  # its process is this one, and not that of the order
 
 
+@pytest.mark.parametrize("why", ["", "Spark did not start"], ids=["it goes on", "it has ended"])
+def test_who_ends_has_no_last_word_while_a_process_of_another_host_is_to_go_on(gone, why):
+    """Nobody could reach that one any more."""
+    begun, jobs = entry("first"), Jobs()
+    mine = jobs.read(NAME)
+    begun._pid = mine.pid
+    other = file_of(NAME, gone, entry="first", host="there", before=mine, why=why)
+    jobs.write(other)
+    begun.ended(mock.Mock(error=None, run_id="first", why="it died"))
+    told = mine.model_copy(update={"why": "it died"}) if why else other
+    assert (jobs.home / "jobs" / f"{NAME}.json").read_text() == told.model_dump_json()
+
+
 def test_the_last_word_is_why_a_job_died_though_somebody_interrupts_its_tidying_up():
     begun, jobs = entry("first"), Jobs()
     begun._pid = jobs.read(NAME).pid
