@@ -159,7 +159,7 @@ def verb_of(kind: type[Command]) -> Callable[..., None]:
 
 def stop(name: Name = None) -> None:
     """End the load of a job, wait for its last results, and print its summary as one line of JSON (the last line)."""
-    from keyshift.control.client import Client, await_end, stop_job
+    from keyshift.control.client import await_end, await_verdict
     from keyshift.control.files import NOTHING, Jobs
 
     jobs = Jobs()
@@ -170,13 +170,7 @@ def stop(name: Name = None) -> None:
                 jobs.remove(job)
         raise KeyshiftError(f"job {job.name} does not run here: {ended}")
     with _going_on(f"job {job.name} goes on to its verdict: `keyshift job stop {job.name}` waits for it again"):
-        try:
-            told = stop_job(Client(job), tell)
-        except BadInput:
-            raise
-        except KeyshiftError as error:  # the job, not its verdict, has come to its end
-            await_end(job)
-            raise KeyshiftError(f"{error}; {jobs.ended(jobs.read(job.name) or job).go_on}") from error
+        told = await_verdict(jobs, job, tell)
     for line in told["examples"]:
         tell(f"  {line}")
     summary = told["summary"]

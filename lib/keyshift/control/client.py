@@ -11,7 +11,7 @@ from typing import Any, cast
 import httpx
 import psutil
 
-from keyshift.control.files import JobFile
+from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import UNDER_WAY, Command, CommandAnswer, Migration, outcome_said
 from keyshift.lab.live.status import GOES_ON, Status
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
@@ -123,6 +123,19 @@ def stop_job(client: Client, say: Say, within_s: float | None = None) -> Status:
     with contextlib.suppress(ServiceUnavailable):  # it has ended between two looks
         await_status(client, over, say)
     return answer.result(None if within_s is None else max(0.0, deadline - time.monotonic()))
+
+
+def await_verdict(jobs: Jobs, job: JobFile, say: Say) -> Status:
+    """Stop the job and return its status with the verdict, as ``stop_job``. Raises KeyshiftError, which says how to go
+    on, if it ends without one; then its process is gone, too.
+    """
+    try:
+        return stop_job(Client(job), say)
+    except BadInput:
+        raise
+    except KeyshiftError as error:  # the job, not its verdict, has come to its end
+        await_end(job)
+        raise KeyshiftError(f"{error}; {jobs.ended(jobs.read(job.name) or job).go_on}") from error
 
 
 def await_end(job: JobFile) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 from keyshift.analysis.plots.live import History
 from keyshift.control.background import start
-from keyshift.control.client import Client, await_end, stop_job
+from keyshift.control.client import Client, await_end, await_verdict
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import Command, script_of
 from keyshift.experiment.live_spec import live_spec, wanted_slots
 from keyshift.experiment.possible import Rehearsal, rehearse
 from keyshift.lab.environment import require_possible_here
-from keyshift.lab.live.status import Status
+from keyshift.lab.live.status import JobState, Status
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest
@@ -78,13 +78,12 @@ class WatchedJob:
 
     def stop(self, say: Say | None = None) -> Manifest:
         """End the load and wait for the verdict; the run is stored. Raises KeyshiftError if the job dies."""
-        client, file = self._client(), self._file
+        file = self._client().job
         with progress(say) as shown:
-            told = stop_job(client, shown)
+            told = await_verdict(self._jobs, file, shown)
         manifest = self.manifest = told["manifest"]
         assert manifest is not None, "a stop is answered with the verdict"
-        if file is not None:
-            await_end(file)
+        await_end(file)
         return manifest
 
     def _client(self) -> Client:
@@ -117,11 +116,12 @@ def play(
     try:
         while True:
             looked = time.monotonic()
-            running_s = job.look()["running_s"]
+            status = job.look()
+            running_s = status["running_s"]
             seen(job)
             while to_come and to_come[0].at_s <= running_s:
                 job.do(to_come.pop(0).action)
-            if running_s >= seconds:
+            if running_s >= seconds or status["state"] == JobState.FAILED:
                 break
             time.sleep(max(0.1, LOOK_S - (time.monotonic() - looked)))
     except BaseException as error:

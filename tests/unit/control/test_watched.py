@@ -5,13 +5,13 @@ import threading
 from unittest import mock
 
 import pytest
-from small_jobs import file_of
+from small_jobs import file_of, keep
 from small_live import live_job
 from small_page import Page
 
 from keyshift.analysis.plots.live import History
+from keyshift.control import client, watched
 from keyshift.control import explorer as explorer_module
-from keyshift.control import watched
 from keyshift.control.api import make_app
 from keyshift.control.explorer import Explorer, line_of, live_picture
 from keyshift.control.files import Jobs
@@ -19,6 +19,7 @@ from keyshift.control.server import Server, listen, url_of
 from keyshift.control.watched import WatchedJob, play
 from keyshift.experiment.commands import Cancel, Double, MoveBy, Rate, Scale
 from keyshift.experiment.live_spec import live_spec
+from keyshift.lab import run_loop
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.waiting import wait_until
 
@@ -176,6 +177,21 @@ def test_a_job_that_dies_ends_its_script_with_how_it_ended(job):
 
     with pytest.raises(KeyshiftError, match="job explore does not run here: it died 6 times"):
         play(job, VALUES, [], 5, die)
+
+
+def test_a_script_ends_as_soon_as_its_job_has_died_with_why_and_how_to_go_on(job, monkeypatch):
+    """While its process tidies up, it goes on to tell its status."""
+    monkeypatch.setattr(run_loop, "LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(client, "await_end", lambda file: None)
+
+    def die(job):
+        keep(Jobs(), "explore")
+        job.live.inner.dies += ["a worker is gone"] * 6
+        assert job.live.ended.wait(DEADLINE_S)
+
+    words = r"job explore: a worker is gone; it died 6 times .*; `keyshift resume explore` goes on with it"
+    with pytest.raises(KeyshiftError, match=words):
+        play(job, VALUES, [], 60, die)
 
 
 # -- the widgets -------------------------------------------------------------------------------------------------------
