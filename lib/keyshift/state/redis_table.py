@@ -68,9 +68,10 @@ class RedisTable(Table):
             pipeline.rename(region.name, mine.name)
             pipeline.hlen(mine.name)
             _, found = pipeline.execute(raise_on_error=False)  # a hash without keys cannot be renamed
-        with self.lock:
-            self._owned[mine.name] += 1
-            self._written[mine.name] = keys
+        if found == keys:  # otherwise keys are lost; or it has come twice, and its state here has other keys by now
+            with self.lock:
+                self._owned[mine.name] += 1
+                self._written.setdefault(mine.name, keys)
         return mine, found
 
     def disown(self, region: Hash) -> None:

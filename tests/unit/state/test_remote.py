@@ -112,6 +112,25 @@ def test_what_moves_is_a_name_whoever_has_left_writes_nothing_any_more_and_missi
             destination.adopt(3, reference)
 
 
+def test_a_state_that_comes_again_while_it_is_worked_on_is_not_taken_for_lost(server):
+    """A connection broke behind it: who sends it repeats it, and another thread had begun to take it over."""
+    with opened(server) as source, opened(server, slot=1) as destination:
+        reference = filled(source, TEN).hand_over()
+        taken = destination.adopt(3, reference)
+        for _ in range(2):
+            destination.load([(taken, {77})])
+            taken.values[77] = 77, b""
+        with pytest.raises(ProtocolViolation, match="unit 3 was handed over with 10 keys, 11 are in"):
+            destination.adopt(3, reference)
+        destination.checkpoint()
+        before = len(names(server))
+        del taken
+        gc.collect()
+        for _ in range(2):
+            destination.load([(destination.unit(4), {1})])
+        assert len(names(server)) == before - 1, "it was counted once"
+
+
 def test_what_nobody_needs_any_more_goes_and_what_was_handed_over_stays(server):
     with opened(server) as source, opened(server, slot=1) as destination:
         before = set(names(server))
