@@ -84,12 +84,12 @@ class Computation(Generic[Events, Result]):
         events, (*origin, met) = self._together(records)
         units = self._operator.units(events)
         np.add.at(self.heat, units, 1)
-        self._store.load(self._used(events, units))
         results: list[Result] = []
         if self._operator.uses_time:
             stands = self._machine.stands
             watermarks = dict(zip(units.tolist(), np.broadcast_to(met, units.shape).tolist(), strict=True))
             results += self._advance({unit: 0 if stands(unit) else met for unit, met in watermarks.items()}, now_us)
+        self._store.load(self._used(events, units))  # last: some stores have nothing of the loads before
         results.append(self._operator.process(events, origin, self._state_of))
         if self._operator.uses_time:
             for unit in watermarks:

@@ -112,9 +112,10 @@ class Store(Protocol):
     def load(self, wanted: Iterable[tuple[UnitState, Collection[int]]], /) -> None:
         """Load these keys of these states, which the operator is about to use; some of them may not be there.
 
-        Called once for each frame, before its events are processed, and once more if timers fire. So a store whose
-        values are elsewhere gets all of them at once, and may send what was set before in the same call. One that has
-        its values here does not look at ``wanted``, which costs nothing then: it is made while it is looked at.
+        Called once for each frame, right before its events are processed, and once more if timers fire, before they do.
+        So a store whose values are elsewhere gets all of them at once, may send what was set before in the same call,
+        and need not keep what an earlier call has loaded. One that has its values here does not look at ``wanted``,
+        which costs nothing then: it is made while it is looked at.
         """
 
     def checkpoint(self) -> None:

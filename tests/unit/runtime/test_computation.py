@@ -170,6 +170,23 @@ def test_the_timers_that_are_due_before_a_frame_fire_at_once_and_before_it(slot)
     assert batches[1]["count"].to_pylist() == [1] * len(ONE_OF_EACH)
 
 
+def test_what_a_frame_uses_is_loaded_behind_what_its_timers_use(slot, monkeypatch):
+    """A store that keeps no values has those of the last load alone: else it would read the frame's one by one."""
+    first, second, *_ = ONE_OF_EACH
+    slot.process(1000, (first, 1000))
+    done = []
+    store, process, advance = slot.computation._store, slot.operator.process, slot.operator.advance
+
+    def load(wanted):
+        done.append(sorted(key for _, keys in wanted for key in keys))
+
+    monkeypatch.setattr(store, "load", load)
+    monkeypatch.setattr(slot.operator, "process", lambda *of: done.append("process") or process(*of))
+    monkeypatch.setattr(slot.operator, "advance", lambda *of: done.append("advance") or advance(*of))
+    slot.process(1030, (first, 1030), (second, 1030))
+    assert done == [[first], "advance", sorted([first, second]), "process"]
+
+
 def test_only_the_units_whose_timers_are_due_are_looked_at(slot, monkeypatch):
     first, *others = ONE_OF_EACH
     slot.process(1000, (first, 1000))
