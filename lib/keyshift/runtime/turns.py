@@ -9,7 +9,7 @@ A *capture* writes the state down and changes nothing: a replica has it alone, f
 Refused under an order are lending, keys that stay behind, and gates: state comes with ``push``, or is fetched.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from keyshift.model.errors import ProtocolViolation
@@ -68,6 +68,11 @@ class TurnCore(SlotCore[Events, Result | TurnEnd]):
             self.results += self.computation.timers_due(turn.reached, turn.clock, at_once=True)
         self.watermarks = [turn.reached] * len(self.watermarks)
         self.results.append(TurnEnd(turn.number, turn.reached, None if stands else turn.chain))
+
+    def drain(self, now_us: int, in_time: Callable[[], bool]) -> None:
+        """Do nothing: nothing waits in here. Least of all tell the time: it stays that of the turn, also at a savepoint
+        whose state comes late.
+        """
 
     def _at_barriers(self, barriers: Sequence[Row]) -> None:
         first, *_ = barriers
