@@ -221,6 +221,9 @@ class Replicas:
     def say(self, doing):
         self.activities.append(doing.activity)
 
+    def keep_log(self):
+        """Nobody has read any."""
+
     def require_possible(self, fault):
         """As on one machine."""
         if fault.who == "executor":

@@ -66,9 +66,9 @@ class Replicas:
     """The replicas of a job, with what ``driver.job.Job`` has for its end. For the controlling thread.
 
     ``configs``: of each. ``open_application``: makes the one of this part, which is the replica's number, and of this
-    incarnation, which is not begun, and which gives way to others or not. ``log`` gets what ``read_log`` reads of all
-    of them. ``differences``: between them, so far. ``before_stop``: called first when all end. ``order``: the topic of
-    their order log, if they have one. ``services``: what can be hit of all of them; ``spares``: for those that die.
+    incarnation, which is not begun, and which gives way to others or not. ``log`` gets what their jobs read of theirs.
+    ``differences``: between them, so far. ``before_stop``: called first when all end. ``order``: the topic of their
+    order log, if they have one. ``services``: what can be hit of all of them; ``spares``: for those that die.
     """
 
     def __init__(
@@ -233,11 +233,17 @@ class Replicas:
             _require_driver(replica)
 
     def read_log(self) -> None:
-        """Read the last protocol events of all that live into the log, with the replica in front of the places."""
+        """Read the last protocol events of all that live into the log."""
         for replica in self.living:
             replica.job.log = []
             replica.job.read_log()
-            self._log += [event.within(f"replica-{replica.number}") for event in replica.job.log]
+        self.keep_log()
+
+    def keep_log(self) -> None:
+        """Put into the log what the jobs of all that live have read, with the replica in front of the places."""
+        for replica in self.living:
+            read, replica.job.log = replica.job.log, []
+            self._log += [event.within(f"replica-{replica.number}") for event in read]
 
     def stop(self) -> None:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""

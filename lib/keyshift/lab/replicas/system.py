@@ -212,6 +212,7 @@ class LiveReplicas:
         for replica in self._replicas.living:
             with self._returns.surviving(replica):
                 replica.system.stop()
+        self._replicas.keep_log()
 
     def final_state(self) -> FinalState:
         """The final state of the replica that has come furthest, and of these of the one that moved last, with those of

@@ -141,6 +141,14 @@ def test_the_log_says_of_which_replica_a_place_is_and_the_dead_are_not_asked(mad
     assert [event.place for event in made.log[2:]] == ["replica-1 slot-0"]
 
 
+def test_the_log_has_once_what_each_of_them_has_read_as_it_stopped(made):
+    for each in made.replicas.all:
+        each.job.read_log()
+    for _ in range(2):
+        made.replicas.keep_log()
+    assert [event.place for event in made.log] == ["replica-0 slot-0", "replica-1 slot-0"]
+
+
 @pytest.mark.parametrize("ask", ["stop", "end", "clean"])
 @pytest.mark.parametrize("failing", [0, 1])
 def test_all_of_them_end_whatever_fails_in_one(made, ask, failing):

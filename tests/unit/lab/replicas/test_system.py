@@ -86,7 +86,7 @@ def made(monkeypatch):
     Way.begun.clear()
 
     def make(fault="", **values):
-        spec, said = make_spec(REPLICATED | {"fault": fault} | values), []
+        spec, said, kept = make_spec(REPLICATED | {"fault": fault} | values), [], []
         every = [Replica(number, offset) for number, offset in enumerate((7, 9, 8))]
         applications, log = [], SimpleNamespace(records=lambda: []) if spec.job.ordering == "kazoo" else None
 
@@ -96,11 +96,12 @@ def made(monkeypatch):
             begin = staticmethod(lambda: applications.append(True))
             spares = SimpleNamespace(fill=lambda: applications.append("spare"))
             say = staticmethod(lambda given: None)
+            keep_log = staticmethod(lambda: kept.append([each.number for each in every if ("stop",) in each.did]))
             services = SimpleNamespace(require=say)
             comes_back = staticmethod(Replica.comes_back)
 
         job, differences = LiveReplicas(spec, Replicas(), said.append), Replicas.differences
-        lists = {"differences": differences, "struck": Replicas.struck, "standings": Replicas.standings}
+        lists = {"kept": kept, "differences": differences, "struck": Replicas.struck, "standings": Replicas.standings}
         return SimpleNamespace(system=job, every=every, said=said, begun=applications, ways=Way.begun, **lists)
 
     return make
@@ -118,6 +119,7 @@ def test_who_dies_is_ended_and_told_of_once_and_the_others_go_on(made, error):
     assert job.system.owners == {"counter": {1}} and job.system.measure() == {"counter": {1: None}}
     job.system.stop()
     assert [each.did[-1] for each in job.every] == [("check",), ("stop",), ("stop",)]
+    assert job.kept == [[1, 2]], "the log that the others have read as they stopped"
 
 
 def test_all_that_live_stop_behind_the_same_epoch_and_if_not_that_is_told(made):
