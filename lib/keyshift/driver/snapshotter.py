@@ -152,8 +152,8 @@ class Snapshotter:
         if self._over.is_set():
             return
         kept = self._completed.needed
-        self._stages[0].participant.require_epoch()
         try:
+            self._stages[0].participant.require_epoch()
             self._store.keep_only(sorted(kept), SNAPSHOT_PREFIX)
             for savepoint in self._completed.superseded:
                 self._store.remove_state(savepoint)

@@ -360,6 +360,23 @@ def test_that_older_snapshots_cannot_be_removed_is_told_once_until_they_can(made
     until(lambda: len(made.notes) > 1)
 
 
+def test_so_is_that_zookeeper_does_not_say_whose_the_job_is_and_snapshots_go_on(made, monkeypatch):
+    requires, asked = made.nodes.require_epoch, []
+
+    def require_epoch():
+        asked.append(len(made.complete.taken))
+        if asked.count(asked[-1]) == 1 and asked[-1]:  # first of all to remove what is older
+            raise ServiceUnavailable("ZooKeeper was lost")
+        requires()
+
+    monkeypatch.setattr(made.nodes, "require_epoch", require_epoch)
+    snapshotter = made.begin()
+    until(lambda: len(made.complete.taken) > 3 or not snapshotter.writes)
+    snapshotter.check()
+    (note,) = made.notes
+    assert note.endswith("it is complete, and older ones stay where they are: ZooKeeper was lost")
+
+
 def test_a_snapshot_that_the_coordinator_has_given_up_is_not_waited_for(made):
     made.leader.silent = {"slot-1"}
     made.begin()
