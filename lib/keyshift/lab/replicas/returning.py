@@ -276,7 +276,11 @@ class Returns:
                 way.replica.deaths += 1
                 self.begin(way.replica, from_older=not way.from_older)  # that may be damaged
             if not (self._closed or self.on_its_way(way.replica)):
-                self._replicas.spares.fill()
+                try:
+                    self._replicas.spares.fill()
+                except (KeyshiftError, OSError) as error:  # all replicas may be well; it is tried again behind the next
+                    line = f"no spare Spark could be started: {error}; the next replica that dies starts its own"
+                    self._tell(line, NoteKind.TOLD)
                 if way.full_at is not None:
                     self._replicas.say(Doing(Activity.RECOVERED))
         self.count()

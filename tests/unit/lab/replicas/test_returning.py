@@ -291,3 +291,22 @@ def test_only_who_was_full_again_counts_as_full_and_has_recovered(replicas, monk
     ways.count()
     assert [full for _, full in ways.strength] == ([1, 2] if end == "keeps up" else [1])
     assert replicas.said == ([Activity.RECOVERED] if end == "keeps up" else [])
+
+
+def test_a_spare_that_cannot_be_started_ends_nothing_and_is_tried_again_behind_the_next_way(replicas):
+    dead, told, tried = replicas.all[0], [], []
+
+    def fill():
+        tried.append(True)
+        raise OSError(28, "No space left on device")
+
+    replicas.spares.fill = fill
+    ways = Returns(replicas, lambda: None, *into(told), partial(nullcontext, True))
+    for _ in range(2):
+        dead.lives = False
+        ways.begin(dead)
+        assert wait_until(lambda: dead.lives, 60, 0.002)
+        keeps_up(replicas, 60_000_000)
+        assert wait_until(lambda: ways.look() or not ways.under_way, 60, 0.002)
+    assert len(tried) == 2 and replicas.said == [Activity.RECOVERED] * 2
+    assert "No space left on device" in told[1] and told[1].startswith("no spare Spark could be started: ")
