@@ -19,11 +19,13 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def client(monkeypatch):
-    """Its connection loop stands: it waits for a server that takes a connection and says nothing."""
-    monkeypatch.setattr(zookeeper_client, "ANSWER_S", 1.0)  # after that it is about to connect again
+def client(request):
+    """Its connection loop stands: it waits for a server that takes a connection and says nothing.
+
+    A parameter: after so many seconds it is about to connect again.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
-        client, _ = begin(f"127.0.0.1:{server.getsockname()[1]}", "")
+        client, _ = begin(f"127.0.0.1:{server.getsockname()[1]}", "", getattr(request, "param", DEADLINE_S))
         connection, _ = server.accept()
     yield client
     connection.close()
@@ -50,6 +52,7 @@ def test_writes_wait_for_nobody_though_the_connection_loop_stands(client):
     assert len(client._queue) == 2 * 600
 
 
+@pytest.mark.parametrize("client", [1.0], indirect=True)
 def test_a_session_ends_though_its_worker_makes_calls_that_nobody_takes(client, monkeypatch):
     monkeypatch.setattr(zookeeper_client, "END_S", DEADLINE_S)
     made = []
