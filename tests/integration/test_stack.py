@@ -21,6 +21,7 @@ from kafka.errors import UnknownTopicOrPartitionError
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.services import processes, zookeeper
 from keyshift.services.embedded import EmbeddedService
 from keyshift.services.stack import DEFAULT_PORTS, Stack
 from keyshift.waiting import wait_until
@@ -160,7 +161,10 @@ def impatient(service_name: str) -> Iterator[None]:
         yield
 
 
-def test_a_service_that_hangs_is_unhealthy_and_restarted(own_stack: Stack) -> None:
+def test_a_service_that_hangs_is_unhealthy_and_restarted(own_stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = processes.stop  # it will hear no question and no signal, however long one waits
+    monkeypatch.setattr(processes, "stop", lambda unwell, deadline_s: stop(unwell, min(deadline_s, 0.5)))
+    monkeypatch.setattr(zookeeper, "ANSWER_S", 0.5)
     own_stack.up()
     hanging = pids(own_stack)["zookeeper"]
     assert hanging
@@ -189,9 +193,9 @@ def test_credentials_that_do_not_fit_the_running_minio_are_found_and_mended(own_
 
 def test_a_port_taken_by_somebody_else_is_avoided_and_down_leaves_no_process(own_stack: Stack) -> None:
     first = own_stack.up()
-    processes = [psutil.Process(pid) for pid in pids(own_stack).values()]
+    before = [psutil.Process(pid) for pid in pids(own_stack).values()]
     own_stack.down()
-    assert not any(process.is_running() for process in processes)
+    assert not any(process.is_running() for process in before)
     assert not own_stack.running()
 
     host, port = first.kafka.split(":")
