@@ -8,8 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import minio
@@ -22,7 +23,10 @@ from kafka.errors import UnknownTopicOrPartitionError
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.services import processes, zookeeper
+from keyshift.services import stack as stack_module
 from keyshift.services.embedded import EmbeddedService
+from keyshift.services.kafka import Kafka
+from keyshift.services.service import Argv, Env
 from keyshift.services.stack import DEFAULT_PORTS, Stack
 from keyshift.waiting import wait_until
 from own_stack import stopped_with_us
@@ -115,10 +119,22 @@ def test_status_tells_address_process_uptime_memory_and_log(session_stack: Stack
 # Trouble: a stack that may be broken
 
 
+class Impatient(Kafka):
+    """The embedded broker, whose next one serves two seconds after it was killed, not nine."""
+
+    def configure(self, program: Argv, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Argv, Env]:
+        made = super().configure(program, ports, cancel)
+        with open(self.home / "conf" / "kafka.properties", "a") as file:
+            file.write("broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n")
+        return made
+
+
 @pytest.fixture(scope="module")
 def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     ports = {name: port + 12_000 for name, port in DEFAULT_PORTS.items()}  # which no other test begins with
-    own = Stack(tmp_path_factory.mktemp("own"), ports)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack_module, "Kafka", Impatient)
+        own = Stack(tmp_path_factory.mktemp("own"), ports)
     with stopped_with_us(own):
         own.up()
         yield own
