@@ -22,7 +22,7 @@ def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(la
     fault("install_early")
     # Other faults need the routers to switch in different frames, which is up to chance here and to a seed in the
     # simulation (tests/property).
-    manifest = lab.run(spec(strategy="all_at_once", rate=6000.0))
+    manifest = lab.run(spec(strategy="all_at_once", rate=6000.0, seconds=6.0, trigger_s=2.0))
     assert manifest.status == "bad"
     assert manifest.verdict.wrong > 0
     assert manifest.verdict.examples

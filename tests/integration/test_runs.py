@@ -15,7 +15,7 @@ from spark_workers import workers_of
 
 @pytest.mark.parametrize("strategy", ["replicated", at_night("fluid"), at_night("stop_restart")])
 def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
-    run, before = spec(strategy=strategy), {*workers_of()}
+    run, before = spec(strategy=strategy, seconds=7.0, trigger_s=2.0), {*workers_of()}
     manifest = good(lab.run(run))
     assert wait_until(lambda: len({*workers_of()} - before) < 2, 60), "all but the one that forks them end with the run"
     assert manifest.summary.events == round(run.run.rate * (run.run.seconds + run.run.warmup_s))
@@ -62,7 +62,7 @@ def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_othe
 @pytest.mark.parametrize("strategy", [name if name in ALONE else at_night(name) for name in LIVE])
 def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strategy):
     """Out, to one slot, and out again in one job: what comes back has been elsewhere, and partly still is."""
-    timed = {"seconds": 10.0, "trigger_s": 1.5, "then": "1,3", "gap_s": 2.5}
+    timed = {"seconds": 8.0, "trigger_s": 1.5, "then": "1,3", "gap_s": 2.5}
     run = spec(strategy=strategy, workload="windowcount", keys=2000, **timed)
     manifest = good(lab.run(run))
     check_migrations(lab, manifest, 3)
@@ -91,6 +91,7 @@ def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
 
 def test_each_stage_has_slots_of_its_own_that_share_processes_and_one_of_them_is_scaled_in(lab):
     chain = {"workload": "chain", "chain": "map,counter", "routers": 1, "rate": 1000.0}
+    chain |= {"seconds": 7.0, "trigger_s": 2.0}
     run = spec(**chain, stage_slots="map:1,counter:3", to_slots=2, strategy="fluid", slots_per_process=2)
     manifest = good(lab.run(run))
     migration, start = lab.store.get_table(manifest.run_id, "migration"), run.start("counter")
@@ -99,7 +100,7 @@ def test_each_stage_has_slots_of_its_own_that_share_processes_and_one_of_them_is
 
 
 def test_slots_that_work_in_turns_hand_over_what_waits_and_every_snapshot_is_right(lab):
-    timed = {"batch_s": 5.0, "seconds": 14.0, "snapshot_s": 2.0, "verify": "snapshots"}
+    timed = {"batch_s": 5.0, "seconds": 10.0, "snapshot_s": 2.0, "verify": "snapshots"}
     manifest = good(lab.run(spec(ordering="live_robin", heartbeat_ms=40.0, workload="windowcount", **timed)))
     assert manifest.summary.units_moved > 0
 
