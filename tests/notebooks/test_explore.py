@@ -10,8 +10,8 @@ from executed_copy import Copy, keyshift
 from keyshift.studies.notebook import execute
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "02_explore.ipynb"
-SMALL = {"script": '["2: scale 3", "5: double"]', "settings": '{"keys": 1000, "state_bytes": 64}', "key_groups": "16"}
-SMALL |= {"seconds": "9", "rate": "500", "frame_ms": "20", "slots_max": "3"}
+SMALL = {"script": '["1: scale 3", "3: double"]', "settings": '{"keys": 1000, "state_bytes": 64}', "key_groups": "16"}
+SMALL |= {"seconds": "5", "rate": "500", "frame_ms": "20", "slots_max": "3"}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_the_script_was_played_and_the_run_is_correct(executed):
     pressed = re.findall(r"\*\*(scale 3|double)\*\* at (\d+) s: (no|\d+) units? moved", copy.said)
     assert [what for what, *_ in pressed] == ["scale 3", "double"], copy.said
     (_, scaled_s, _), (_, doubled_s, _) = pressed
-    assert int(scaled_s) >= 2 and int(doubled_s) >= 5
+    assert int(scaled_s) >= 1 and int(doubled_s) >= 3
     # Some are seen to move behind the second button if the machine is slow, or only after the last look.
     assert 0 <= sum(int(moved) for *_, moved in pressed if moved != "no") <= row["units_moved"]
 

@@ -12,7 +12,7 @@ from executed_copy import keyshift
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "00_quickstart.ipynb"
 SMALL = {"strategies": '["fluid", "stop_restart"]', "rate": "2000", "keys": "2000", "state_bytes": "128"}
-SMALL |= {"warmup_s": "1", "seconds": "10", "trigger_s": "3"}
+SMALL |= {"warmup_s": "1", "seconds": "7", "trigger_s": "2"}
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +23,8 @@ def executed(execute_small, tmp_path_factory):
 def test_the_runs_are_correct_and_can_be_read_back_from_the_copy_whose_conclusion_comes_from_them(executed):
     _, copy, _ = executed
     assert [(row["strategy"], row["verdict"], row["events"]) for row in copy.rows] == [
-        ("fluid", "ok", 22_000),
-        ("stop_restart", "ok", 22_000),
+        ("fluid", "ok", 16_000),
+        ("stop_restart", "ok", 16_000),
     ]
     assert "Both runs are correct" in copy.said and "stop_restart" in copy.said
 
