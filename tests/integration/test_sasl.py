@@ -29,7 +29,7 @@ from spark_workers import commands
 PASSWORD = 'a "pass word" with \\ in it'
 PLAIN, SCRAM = (SignIn(mechanism, "lab", PASSWORD) for mechanism in ("PLAIN", "SCRAM-SHA-512"))
 RUN = make_spec(
-    {"rate": 1000.0, "seconds": 8.0, "warmup_s": 1.0, "trigger_s": 2.0, "keys": 2000, "state_bytes": 64}
+    {"rate": 1000.0, "seconds": 5.0, "warmup_s": 1.0, "trigger_s": 2.0, "keys": 2000, "state_bytes": 64}
     | {"key_groups": 16, "strategy": "fluid_per_source", "batch_s": 5.0}
 )
 
@@ -104,7 +104,7 @@ def test_a_run_signs_in_and_nothing_can_be_read_on_the_wire_or_in_a_command(guar
     "sign_in", [OPEN, SignIn("PLAIN", "lab", "guess"), SignIn("SCRAM-SHA-512", "somebody", PASSWORD)]
 )
 def test_who_does_not_sign_in_or_not_rightly_is_refused_and_told_where(guarded, sign_in, monkeypatch):
-    monkeypatch.setattr(topics, "ANSWER_MS", 3000)
+    monkeypatch.setattr(topics, "ANSWER_MS", 1500)
     name = f"test-{secrets.token_hex(4)}"
     with pytest.raises(ServiceUnavailable, match=f"Kafka at {guarded.kafka}: creating topic '{name}' failed"):
         topics.Topic(guarded.kafka, name, sign_in=sign_in).create()

@@ -13,6 +13,8 @@ from typing import NoReturn
 import pytest
 import redis
 import urllib3
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from typer.testing import CliRunner
 
 from keyshift.endpoints import Endpoints
@@ -265,7 +267,8 @@ def test_redis_started_this_way_asks_for_the_password_keeps_nothing_and_ends_on_
     password, log = "a \"b' #\\ü", tmp_path / "redis.log"
     monkeypatch.setenv(PASSWORD, password)
     with started(log, "redis", "--memory-mib", "64") as (server, port):
-        client = redis.Redis("127.0.0.1", port, password=password)
+        at_once = Retry(NoBackoff(), 0)  # its own pauses grow to seconds
+        client = redis.Redis("127.0.0.1", port, password=password, retry=at_once)
 
         def answers() -> bool:
             assert server.poll() is None, tail(log)
@@ -276,7 +279,7 @@ def test_redis_started_this_way_asks_for_the_password_keeps_nothing_and_ends_on_
         assert wait_until(answers, DEADLINE_S)
         about = client.info()
         assert (about["maxmemory"], about["maxmemory_policy"]) == (64 << 20, "noeviction")
-        with redis.Redis("127.0.0.1", port) as stranger, pytest.raises(redis.AuthenticationError):
+        with redis.Redis("127.0.0.1", port, retry=at_once) as stranger, pytest.raises(redis.AuthenticationError):
             stranger.ping()
         client.set("key", "value")
         server.terminate()
