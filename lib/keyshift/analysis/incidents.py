@@ -141,7 +141,7 @@ def _relief(
     better, worse = (point, pain) if value < hurt else (pain, point)
     if better in unseen or (alike and worse in unseen):
         ended = enumerated(name for name in (point, pain) if name in unseen)
-        return f"{both}; whether it helped is not known, as the load ended before {ended} was seen to recover"
+        return f"{both}; whether it helped is not known, as the load ended before the recovery of {ended} was seen"
     if alike:
         return f"{both}; it did not help here"
     if values[point] and values[pain] and differ(values[point], values[pain]) is False:

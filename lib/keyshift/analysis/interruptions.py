@@ -108,7 +108,7 @@ def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
         alike = high <= tie(runs[of], runs[name]) * low
         if shorter in unseen or (alike and longer in unseen):
             ended = enumerated(each for each in (name, of) if each in unseen)
-            said.append(f"{name} and {of} are not compared: the load ended before {ended} was seen to recover.")
+            said.append(f"{name} and {of} are not compared: the load ended before the recovery of {ended} was seen.")
         elif alike:
             said.append(f"{name} is silent for about as long as {of}, {digits(silence)} s.")
         else:

@@ -17,7 +17,7 @@ def migration(*installed_s):
     return pd.DataFrame({"installed_s": installed_s})
 
 
-CUT_SHORT = "whether it helped is not known, as the load ended before b was seen to recover."
+CUT_SHORT = "whether it helped is not known, as the load ended before the recovery of b was seen."
 
 
 def row(strategy, silence_ms, verdict="ok", recover_s=1.0):

@@ -93,7 +93,7 @@ def test_who_was_not_seen_to_recover_is_silent_for_longer_or_not_compared():
     table = interruptions(rows, {"fluid": [latency(1.0)] * 2, "lazy": [latency(1.0)] * 2, "meces": [latency(1.0)]})
     assert np.isnan(table.loc["lazy", "normal again after (s)"]), "of one run nobody knows"
     assert interruption_sentences(table, "fluid")[1:] == [
-        "lazy and fluid are not compared: the load ended before lazy was seen to recover.",
+        "lazy and fluid are not compared: the load ended before the recovery of lazy was seen.",
         "meces is silent at least 4.5 times as long as fluid, 9.0 s.",
     ]
 
