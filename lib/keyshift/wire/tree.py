@@ -230,7 +230,10 @@ class Tree:
         for name, answer in zip(names, answers, strict=True):
             with contextlib.suppress(NoNodeError):  # it has gone since it was listed
                 found[name] = answer.get()[0]
-        return {name: self.whole(data) for name, data in found.items()}
+        try:
+            return {name: self.whole(data) for name, data in found.items()}
+        except NoNodeError:
+            raise ForceRetryError from None  # one was overwritten meanwhile, or has gone
 
 
 def _contend(refused: type[KazooException], act: Callable[..., None], *arguments: Any) -> None:

@@ -3,6 +3,7 @@
 import secrets
 import zlib
 
+from kazoo.retry import KazooRetry
 from small_kazoo import Client
 
 from keyshift.wire import nodes
@@ -15,6 +16,26 @@ def test_what_goes_between_the_list_and_the_look_is_not_among_what_is_read(monke
     zookeeper.nodes |= {"/job/a": b"1", "/job/c": b"3"}
     monkeypatch.setattr(zookeeper, "get_children", lambda path: ["a", "b", "c"])
     assert zookeeper.tree().read_below("/job") == {"a": b"1", "c": b"3"}
+
+
+def test_a_long_value_that_is_overwritten_while_its_folder_is_read_is_read_again(monkeypatch):
+    zookeeper, before, after = Client(), secrets.token_bytes(PART_BYTES + 1), secrets.token_bytes(PART_BYTES + 1)
+    monkeypatch.setattr(zookeeper, "retry", KazooRetry(max_tries=5, delay=0.001))
+    writer, get = zookeeper.tree(), zookeeper.get
+    zookeeper.create("/job/acks")
+    writer.write("/job/acks/a", b"1")
+    writer.write("/job/acks/b", before)
+
+    def overwritten(path):
+        """As soon as somebody knows where its parts were."""
+        found = get(path)
+        if path == "/job/acks/b" and found[0].startswith(b"/"):
+            monkeypatch.setattr(zookeeper, "get", get)
+            writer.write(path, after)
+        return found
+
+    monkeypatch.setattr(zookeeper, "get", overwritten)
+    assert zookeeper.tree().read_below("/job/acks") == {"a": b"1", "b": after}
 
 
 def test_so_it_is_in_memory(monkeypatch):
