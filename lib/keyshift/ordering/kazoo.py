@@ -130,7 +130,9 @@ class Kazoo(Ordering):
             self._fresh, self._came_us = False, now_us
         if (lead := self._lead) is None:
             return
-        setting, since_us = self.setting, now_us if lead.since_us is None else lead.since_us
+        # Moments from before the clock was set back count as now: else nothing is due until it has come there again.
+        self._came_us = None if self._came_us is None else min(self._came_us, now_us)
+        setting, since_us = self.setting, now_us if lead.since_us is None else min(lead.since_us, now_us)
         self._lead = lead._replace(since_us=since_us)
         if lead.record:
             if now_us - since_us > setting.session_us:

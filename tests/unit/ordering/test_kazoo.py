@@ -92,6 +92,30 @@ def test_a_leader_without_its_record_resigns_when_its_session_is_over():
     assert machine.take_effects() == []
 
 
+def test_a_leader_without_its_record_resigns_though_its_clock_is_set_back_meanwhile():
+    machine = leader()
+    machine.arrived([data(0, 0)])
+    machine.propose(10_000_000)
+    proposed(machine)
+    machine.propose(5_000_000)
+    machine.propose(5_050_000)
+    assert machine.take_effects() == []
+    machine.propose(5_050_001)
+    assert machine.take_effects() == [Resign()]
+
+
+def test_so_does_one_to_whom_nothing_comes_any_more():
+    machine = leader()
+    machine.arrived([data(0, 0)])
+    machine.propose(10_000_000)
+    machine.heard([(1, proposed(machine))])
+    machine.propose(5_000_000)
+    machine.propose(5_050_010)
+    assert machine.take_effects() == []
+    machine.propose(5_050_011)
+    assert machine.take_effects() == [Resign()]
+
+
 def test_a_leader_to_whom_nothing_comes_any_more_resigns_as_others_may_have_what_it_does_not_order():
     machine = leader()
     machine.arrived([data(0, 0)])
