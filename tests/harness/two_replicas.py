@@ -381,6 +381,9 @@ class Replicas:
             self.captured += 1
             return capture(replica.job.config, replica.job.stages, check, f"capture-{self.captured}")
 
+    def leave(self, replica: Any) -> None:
+        replica.job.stop()
+
     def begin_next(self, replica: Any) -> None:
         replica.application, self.fails = Application(self.following[replica.number], self.fails > 0), self.fails - 1
 

@@ -121,6 +121,14 @@ class Replicas:
                 each.application.kill()
         return members
 
+    def leave(self, replica: LedReplica) -> None:
+        """Leave the job of a ``replica`` that has died, whose last protocol events come into the log: what it has in
+        ZooKeeper goes. For the thread of its way back.
+        """
+        replica.job.read_log()
+        self._log += _taken_log(replica)
+        replica.job.stop()
+
     def begin_next(self, replica: LedReplica) -> None:
         """Begin with the next incarnation of a ``replica`` that has died, without waiting: a spare application, or else
         one that is started now.
@@ -242,8 +250,7 @@ class Replicas:
     def keep_log(self) -> None:
         """Put into the log what the jobs of all that live have read, with the replica in front of the places."""
         for replica in self.living:
-            read, replica.job.log = replica.job.log, []
-            self._log += [event.within(f"replica-{replica.number}") for event in read]
+            self._log += _taken_log(replica)
 
     def stop(self) -> None:
         """Stop the queries and end the applications, all of them even if something fails. Safe to call twice."""
@@ -266,6 +273,12 @@ class Replicas:
             if self.order:
                 participant = stack.enter_context(_together(self.all[0].job.config))
                 stack.callback(participant.withdraw, nodes.ALL)
+
+
+def _taken_log(replica: LedReplica) -> list[LogEvent]:
+    """Take what the job of a ``replica`` has read of its log, with the replica in front of the places."""
+    read, replica.job.log = replica.job.log, []
+    return [event.within(f"replica-{replica.number}") for event in read]
 
 
 def _require_driver(replica: LedReplica) -> None:

@@ -100,7 +100,7 @@ class Return:
     def _come_back(self) -> str:
         """Go the way until the replica lives. Says how."""
         replica, replicas, began = self.replica, self._replicas, time.time()
-        replica.job.stop()  # what the last one has left in ZooKeeper goes
+        replicas.leave(replica)
         self._check()
         replicas.begin_next(replica)
         replica.application.await_ready()

@@ -141,6 +141,16 @@ def test_the_log_says_of_which_replica_a_place_is_and_the_dead_are_not_asked(mad
     assert [event.place for event in made.log[2:]] == ["replica-1 slot-0"]
 
 
+def test_the_log_has_what_is_known_of_an_incarnation_that_has_died_in_front_of_what_the_next_one_tells(made):
+    first, second = made.replicas.all
+    first.lives, dead = False, first.job
+    made.replicas.leave(first)
+    assert dead.asked == ["stop"] and [event.place for event in made.log] == ["replica-0 slot-0"]
+    made.replicas.lead_next(first, SAVED, "run-r1", second)
+    made.replicas.read_log()
+    assert [event.place for event in made.log] == ["replica-0 slot-0", "replica-1 slot-0", "replica-0 slot-0"]
+
+
 def test_the_log_has_once_what_each_of_them_has_read_as_it_stopped(made):
     for each in made.replicas.all:
         each.job.read_log()

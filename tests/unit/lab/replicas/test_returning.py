@@ -46,7 +46,7 @@ class Application:
 class Replica:
     def __init__(self, number, lives):
         self.number, self.lives, self.application, self.stops, self.deaths = number, lives, Application(), 0, 1
-        self.job = SimpleNamespace(stop=self.stop, check=self.check, config=SimpleNamespace(job=f"run-r{number}"))
+        self.job = SimpleNamespace(check=self.check, config=SimpleNamespace(job=f"run-r{number}"))
         self.job.stages = [SimpleNamespace(name="counter", assignment=SimpleNamespace(version=3))]
         self.system = SimpleNamespace(plans=SimpleNamespace(busy=False))
         self.dies = None
@@ -63,6 +63,7 @@ class Replicas:
     def __init__(self):
         self.all, self.standings, self.led, self.damaged = [Replica(0, False), Replica(1, True)], {}, [], []
         self.captures, self.said = [lambda check: WRITTEN], []
+        self.leave = lambda replica: replica.stop()
         self.begin_next = lambda replica: replica.application.did.append("begun")
         self.spares = SimpleNamespace(fill=lambda: None)
         self.say = lambda doing: self.said.append(doing.activity)
