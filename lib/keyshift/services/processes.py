@@ -198,7 +198,7 @@ def living(pid: int, created: float, born: str = "") -> psutil.Process | None:
     """
     child = _children.get(pid)
     if child is not None and child.poll() is not None:
-        del _children[pid]
+        _children.pop(pid, None)  # another thread may have seen it, too
     try:
         process = psutil.Process(pid)
         # Times of creation derive from the boot time on Linux, which moves when the clock is set.

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -81,6 +82,14 @@ def test_a_process_runs_until_its_last_thread_has_ended():
         assert processes.runs(process) and processes.await_end([process], 0.0) == [process]
         headless.stdin.close()
         assert processes.await_end([process], 60.0) == [] and not process.is_running()
+
+
+def test_two_threads_may_see_at_once_that_one_of_ours_has_ended(monkeypatch):
+    ours, gone = {}, subprocess.Popen(["true"])
+    gone.wait()
+    ours[gone.pid] = SimpleNamespace(poll=lambda: ours.clear() or 0)
+    monkeypatch.setattr(processes, "_children", ours)
+    assert processes.living(gone.pid, 0.0) is None
 
 
 def test_what_a_detached_process_writes_is_for_its_user_alone_whoever_may_enter_the_folder(tmp_path):
