@@ -254,10 +254,12 @@ def runs(process: psutil.Process) -> bool:
 
 
 def listens(process: psutil.Process, port: int) -> bool:
-    """Whether the process accepts connections on the port; false if it has died."""
+    """Whether the process accepts connections on the port; false if it has died, or is dying: Linux shows root alone
+    what it still has.
+    """
     try:
         sockets = process.net_connections("tcp")
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
     return any(s.status == psutil.CONN_LISTEN and s.laddr.port == port for s in sockets)
 

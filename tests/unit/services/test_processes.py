@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -82,6 +83,11 @@ def test_a_process_runs_until_its_last_thread_has_ended():
         assert processes.runs(process) and processes.await_end([process], 0.0) == [process]
         headless.stdin.close()
         assert processes.await_end([process], 60.0) == [] and not process.is_running()
+
+
+def test_of_a_process_that_is_dying_nobody_but_root_sees_where_it_listens(monkeypatch):
+    monkeypatch.setattr(psutil.Process, "net_connections", Mock(side_effect=psutil.AccessDenied(1)))
+    assert not processes.listens(psutil.Process(), 80)
 
 
 def test_two_threads_may_see_at_once_that_one_of_ours_has_ended(monkeypatch):
