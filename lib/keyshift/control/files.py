@@ -294,6 +294,10 @@ class JournalFile:
         write_whole(self._path, json.dumps(content))
         self._leftovers.unlink(missing_ok=True)
 
+    def number(self) -> int:
+        """The number of what was kept last on its disk: another one each time. Raises OSError if nothing is there."""
+        return self._path.stat().st_ino
+
     def close(self) -> None:
         """Let nothing go on with the job from now on: what is left is to be deleted. Needs no room on the disk."""
         with contextlib.suppress(FileNotFoundError):
@@ -335,8 +339,7 @@ class JournalFile:
                 if (found := _read(path)) is None:
                     raise BadInput(
                         f"job {self._name}: {path} is damaged, so nobody knows what the job has left; its topics in "
-                        "Kafka, its nodes in ZooKeeper and its savepoints in MinIO have the id of its run in their "
-                        "names"
+                        "Kafka, its nodes in ZooKeeper and its savepoints in MinIO have its run's id in their names"
                     )
                 return found
         return None

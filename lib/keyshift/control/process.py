@@ -89,6 +89,7 @@ class _Entry(Keeper):
         self._before = self._file.require().work if order.resume and not order.take_over else ""
         self.work = ""  # the folder of temporary files
         self._kept = False
+        self._number = 0  # of the journal that this process has written last
 
     def chosen(self, spec: RunSpec) -> None:
         """Note the load that was chosen for the job: whoever goes on with it has the same."""
@@ -112,10 +113,17 @@ class _Entry(Keeper):
         """
         self._require_known(self._kept)
         self._file.keep(self._known(journal.run_id, journal.token), journal)
+        self._number = self._file.number()
         self.claimed()  # another one that was to go on may have failed before it had claimed it
         if self._before and not self._kept:
             shutil.rmtree(self._before, ignore_errors=True)
         self._kept = True
+
+    def is_kept(self) -> bool:
+        """See ``Keeper``."""
+        with contextlib.suppress(OSError):
+            return self._file.number() == self._number
+        return False
 
     def begun(self) -> None:
         """Raise BadInput as ``keep`` does, if nobody would find the job."""

@@ -372,6 +372,24 @@ def test_a_journal_that_comes_when_the_job_was_taken_over_and_stopped_is_not_lef
     assert [path.name for path in (Jobs().home / "jobs").iterdir()] == [".lock"]
 
 
+def test_a_journal_that_a_deposed_process_puts_back_is_written_anew(world):
+    """Nothing else would have it written: what was asked for since would be lost."""
+    started()
+    old = psutil.Process(Jobs().read(NAME).pid)
+    world.set("writing")
+    client().do(Rate(rate=300))
+    assert wait_until(lambda: world.reached("writing"), WAIT_S)
+    old.suspend()
+    world.unset("writing")
+    command("resume", NAME, "--take-over")
+    client().do(Rate(rate=500))
+    has_it = lambda: Jobs().journal(NAME).content().rates == {"events": 500}  # noqa: E731
+    assert wait_until(has_it, WAIT_S)
+    old.resume()
+    old.wait(WAIT_S)
+    assert wait_until(has_it, WAIT_S)
+
+
 @pytest.mark.parametrize("ordering", ["live_robin", "kazoo"])
 def test_of_a_job_with_replicas_all_that_they_have_made_is_forgotten(world, ordering):
     started(**REPLICATED | {"ordering": ordering})

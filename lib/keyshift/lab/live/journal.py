@@ -19,7 +19,7 @@ from keyshift.progress import Say
 from keyshift.refusals import refusal
 
 KEEP_AGAIN_S = 5.0  # before a journal that could not be written is tried once more
-# For newer snapshots alone it is written so many times later than the last one took, but not much later.
+# If nothing but snapshots is new it is written so many times later than the last one took, but not much later.
 RESTS, LONGEST_REST_S = 20, 60.0
 
 
@@ -74,6 +74,10 @@ class Keeper(RunEnd):
     def keep(self, journal: Journal) -> None:
         """Write down what another process needs to go on with the job. Raises OSError: it is tried again later."""
 
+    def is_kept(self) -> bool:
+        """Whether that is there still: a process that was deposed may have stood still before it put its own there."""
+        return True
+
 
 class JournalWriter:
     """Puts journals on disk; ``kept`` hears when one is there. A disk that is full is no reason to end, as there is a
@@ -85,16 +89,18 @@ class JournalWriter:
         self._kept: tuple[object, object] | None = None  # of what the journal was that was written last
         self._not_kept_since: float | None = None  # seconds of the monotonic clock
         self._keep_at = 0.0  # likewise: not before that
-        self._rests_until = 0.0  # likewise: nor before that, for newer snapshots alone
+        self._rests_until = 0.0  # likewise: nor before that, if nothing but snapshots is new
 
     def keep(self, of: object, snapshots: object, make: Callable[[], Journal]) -> None:
         """Write the journal that ``make`` gives, if it is ``of`` something else than the one before, or of newer
         ``snapshots``: those that the one before names stay as long as it is there.
 
+        It is written once more if it is not there any more.
+
         Raises ServiceUnavailable if the first one of a job cannot be written.
         """
         begin, before = time.monotonic(), self._kept
-        if (of, snapshots) == before or begin < self._keep_at:
+        if begin < self._keep_at or ((of, snapshots) == before and self._keeper.is_kept()):
             return
         if before and before[0] == of and begin < self._rests_until:
             return

@@ -132,7 +132,7 @@ def test_a_damaged_journal_is_refused_with_the_field_and_without_values():
     assert "secret" not in str(refused.value)
 
 
-def test_one_that_takes_long_is_written_less_often_for_newer_snapshots_alone(monkeypatch):
+def test_one_that_takes_long_is_written_less_often_for_newer_snapshots_alone_or_when_it_has_gone(monkeypatch):
     """It has every step that was ever made, and there is a snapshot every few seconds."""
     clock, kept = SimpleNamespace(now=100.0), []
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
@@ -141,7 +141,8 @@ def test_one_that_takes_long_is_written_less_often_for_newer_snapshots_alone(mon
         kept.append(journal)
         clock.now += 0.5
 
-    writer = JournalWriter(SimpleNamespace(keep=keep, resumed=None), lambda: None, kept.append)
+    keeper = SimpleNamespace(keep=keep, resumed=None, is_kept=lambda: there)
+    writer, there = JournalWriter(keeper, lambda: None, kept.append), True
 
     def newest(of, snapshots, after_s=0.0):
         clock.now += after_s
@@ -151,6 +152,13 @@ def test_one_that_takes_long_is_written_less_often_for_newer_snapshots_alone(mon
     assert newest("begun", 1) == newest("begun", 2) == ("begun", 1)
     assert newest("asked", 2) == newest("asked", 3, after_s=9.9) == ("asked", 2)
     assert newest("asked", 3, after_s=0.2) == ("asked", 3)
+    written = len(kept)
+    newest("asked", 3, after_s=60.0)
+    assert len(kept) == written, "it is there"
+    there = False
+    newest("asked", 3)
+    newest("asked", 3, after_s=9.9)
+    assert len(kept) == written + 1, "it was not there any more"
 
 
 @pytest.mark.parametrize(
