@@ -113,6 +113,7 @@ def _begun(jobs: Jobs, order: StartOrder, say: Say, port: int) -> tuple[JobFile,
         if order.resume:
             before, _ = jobs.resumable(order.name, order.take_over)
             name, entry = before.name, before.entry
+            before = jobs.awaited_elsewhere(name) or before  # of two that go on, one has the job: both can be found
         else:
             name = jobs.free_name(order.name, spec.workload.name)
             entry = jobs.new_entry(name)

@@ -214,9 +214,8 @@ class Jobs:
     def require_gone(self, job: JobFile, remedy: str = "") -> None:
         """Raise BadInput if the job runs: it can be stopped. ``remedy``: or what else."""
         if self.alive(job):
-            stop = f"`keyshift job stop {job.name}` ends it"
-            what = "this is for a job whose process is gone"
-            raise BadInput(f"job {job.name} runs, process {job.pid}: {what}; {stop}{remedy}")
+            what = f"this is for a job whose process is gone; `keyshift job stop {job.name}` ends it"
+            raise BadInput(f"job {job.name} runs, process {job.pid}: {what}{remedy}")
 
     def all(self) -> list[JobFile]:
         """All jobs in the order of their names, also those that have ended without being stopped."""
@@ -239,9 +238,12 @@ class Jobs:
         """Whether its process is of another host, see ``processes.on_other_host``, and has not said how it ended."""
         return not job.why and processes.on_other_host(job.host, self.alive(job))
 
-    def awaited_elsewhere(self, name: str) -> bool:
-        """Whether a process of another host is to go on with the job: ``read`` gives what was known before."""
-        return (written := _written(self._path(name))) is not None and self.on_other_host(written)
+    def awaited_elsewhere(self, name: str) -> JobFile | None:
+        """The file of a process of another host that is to go on with the job: ``read`` gives what was known before."""
+        job = _written(self._path(name))
+        while job and job.before and not (self.alive(job) or self.on_other_host(job)):
+            job = job.before
+        return job if job and self.on_other_host(job) else None
 
     def ended(self, job: JobFile) -> HowEnded:
         """Say how a job ended whose process is gone. One that is ``on_other_host`` may run."""
@@ -259,8 +261,7 @@ class Jobs:
             if job := self.read(name):
                 return job
             raise unknown("job", name, [each.name for each in self.all()])
-        running = self.running()
-        if not running:
+        if not (running := self.running()):
             raise BadInput("no job runs here; start one with `keyshift job start`")
         if len(running) > 1:
             raise BadInput(f"{len(running)} jobs run here, name one: {', '.join(job.name for job in running)}")

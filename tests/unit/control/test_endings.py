@@ -16,6 +16,7 @@ from unittest import mock
 
 import psutil
 import pytest
+from small_jobs import file_of
 from small_live import Stage, live_job
 from small_world import PARTS, REPLICATED, VALUES, WAIT_S, world_of
 from typer.testing import CliRunner
@@ -31,6 +32,7 @@ from keyshift.lab.live import journal as live_journal
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected, ServiceUnavailable
 from keyshift.model.records import Measured
 from keyshift.planner import plan
+from keyshift.services import processes
 from keyshift.services.stack import Stack
 from keyshift.waiting import wait_until
 
@@ -496,6 +498,23 @@ def test_a_job_that_runs_elsewhere_can_be_reached_and_keeps_its_files_when_a_res
     world.unset("elsewhere")
     command("resume", NAME)
     assert not work.exists(), "by then they are nobody's"
+
+
+def test_a_job_is_found_where_it_goes_on_though_another_host_was_to_go_on_with_it_meanwhile(world, gone, monkeypatch):
+    """It could be neither asked nor stopped: its address was in no file."""
+    started()
+    sent(signal.SIGKILL)
+    before, jobs = Jobs().read(NAME), Jobs()
+    there = file_of(NAME, gone, entry=before.entry, host="there", before=before)
+    jobs.write(there)  # and its Spark starts
+    world.set("elsewhere")
+    for _ in range(2):  # it is tried again
+        assert "the job runs elsewhere" in command("resume", NAME)
+    with monkeypatch.context() as patched:
+        patched.setattr(processes, "living", lambda pid, *_: True if pid == gone else None)  # as it is seen there
+        assert jobs.running() == [there]
+        jobs.hold(NAME, there.entry, gone)
+    assert jobs.read(NAME) == there.model_copy(update={"before": None})
 
 
 def test_the_process_of_a_job_can_be_seen_to_drive_it_from_its_start_until_all_of_it_has_ended(world):
