@@ -226,7 +226,9 @@ def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing(m
     nodes, job = make("/keyshift/{job}"), make.job
     with pytest.raises(NotThere):
         nodes.claim(job)
+    assert nodes.epoch_of(job) is None
     epoch, claims = nodes.claim(job, first=True), []
+    assert nodes.epoch_of(job) == epoch
     old, leader = make(epoch=epoch), make(epoch=epoch)
     old.begin()
 
@@ -251,8 +253,10 @@ def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing(m
             act()
     new.require_epoch()
     assert new.read(STEPS) == 1 and new.read(SLOT) is None
+    assert [nodes.epoch_of(job)] == claims
     new.end_epoch()
     new.end_epoch()
+    assert nodes.epoch_of(job) is None
     with pytest.raises(JobOver):
         nodes.claim(job)
     nodes.withdraw(ALL)

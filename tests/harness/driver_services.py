@@ -64,6 +64,7 @@ class DrivenSession(Session):
     children = _called(Session, "children", "children")
     watch = _called(Session, "watch", "watch")
     watch_children = _called(Session, "watch_children", "watch")
+    epoch_of = _called(Session, "epoch_of", "look")
     require_epoch = _called(Session, "require_epoch", "look")
     end_epoch = _called(Session, "end_epoch", "end")
 

@@ -14,13 +14,14 @@ from keyshift.experiment.live_spec import frame_ms_of, ordering_of
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.lab.environment import open_services
 from keyshift.lab.live.presence import Presence
-from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
+from keyshift.model.errors import BadInput, Deposed, RunsElsewhere, ServiceUnavailable
 from keyshift.ordering import orderings
 from keyshift.progress import Say
 from keyshift.state import backends, clean_stores
 from keyshift.traffic.topics import Topic
 from keyshift.wire.config import InputTopic, inputs_of, order_of, replica_of, results_of
 from keyshift.wire.coordination import Coordination
+from keyshift.wire.epoch import Epoch
 from keyshift.wire.nodes import ALL, of_job
 from keyshift.wire.savepoint import SavepointStore
 
@@ -38,13 +39,17 @@ def forget(name: str, say: Say) -> list[str]:
     job, deleted = jobs.choose(name), list[str]()
     if (left := _left(jobs, name)) is not None:
         with open_services(left.profile, say, reach=False, room_bytes=ROOM_BYTES) as endpoints:
+            with _claimant(endpoints, left) as participant:  # first: a claim from now on is one that nobody looks for
+                epoch = participant.epoch_of(_jobs(left)[0])
             _require_no_driver(endpoints, left, say)
             with jobs.naming():
                 _left(jobs, name)
+                _end(endpoints, left, epoch)
                 jobs.journal(name).close()
             deleted = _all_deleted(jobs, name, _parts(endpoints, left, say), say)
     with jobs.naming():
-        jobs.remove(job)
+        if (file := jobs.read(name)) and file.entry == job.entry:  # also if another process has resumed it, and died
+            jobs.remove(file)
     return [*deleted, f"the entry of job {name}"]
 
 
@@ -63,6 +68,23 @@ def _require_no_driver(endpoints: Endpoints, left: Kept, say: Say) -> None:
         Presence(endpoints, _jobs(left)[0], left.token).await_none(say)
     except RunsElsewhere as error:
         raise BadInput(f"{error}; stop it there, or forget it when its process has ended") from error
+
+
+def _claimant(endpoints: Endpoints, left: Kept, epoch: Epoch | None = None) -> closing[Coordination]:
+    """A place in ZooKeeper where the job is claimed: of a job with replicas, at that of the first, as a resume does."""
+    return closing(Coordination(endpoints.zookeeper, of_job(_jobs(left)[0]), left.token, epoch))
+
+
+def _end(endpoints: Endpoints, left: Kept, epoch: Epoch | None) -> None:
+    """Let nobody claim the job any more. Raises BadInput if another process has claimed it since that ``epoch``."""
+    try:
+        with _claimant(endpoints, left, epoch) as participant:
+            participant.end_epoch()
+    except Deposed as error:
+        raise BadInput(
+            "the job runs elsewhere: a process there has just gone on with it; stop it there, or forget it when its "
+            "process has ended"
+        ) from error
 
 
 def _await_silence(topic: Topic, frame_ms: float) -> None:

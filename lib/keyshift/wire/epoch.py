@@ -2,9 +2,9 @@
 
 A claim is one write of the node ``driver`` of the job, and the version of that node is the driver's *epoch*. What a
 driver writes in ZooKeeper is one transaction with a check of that version, so a driver that was paused, and whose job
-another one has claimed meanwhile, is told so at its next write. When a job is over its driver deletes the node: then
-nobody can claim it any more, and all that is left of the job may go, the root of the job last. So a root without that
-node is what a job has left whose driver died in between.
+another one has claimed meanwhile, is told so at its next write. When a job is over its driver deletes the node, or who
+forgets the job: then nobody can claim it any more, and all that is left of the job may go, the root of the job last. So
+a root without that node is what a job has left of which not all was deleted yet.
 """
 
 from typing import NamedTuple
@@ -30,13 +30,12 @@ class Epoch(NamedTuple):
         """Refuse to go on if another driver has claimed the job, or has ended it: Deposed. What is read next is not
         older.
         """
-        client.retry(client.sync, _node(self.job))  # another server may be behind
-        found = client.retry(client.exists, _node(self.job))
+        found = newest(client, self.job)
         if found is None:
             raise Deposed(f"job {self.job} was ended by another process; this one ends and deletes nothing")
-        if found.version != self.number:
+        if found != self:
             raise Deposed(
-                f"job {self.job} runs in another process now (epoch {found.version}, ours was {self.number}); "
+                f"job {self.job} runs in another process now (epoch {found.number}, ours was {self.number}); "
                 "this one ends and leaves everything to it"
             )
 
@@ -48,6 +47,15 @@ class Epoch(NamedTuple):
             pass  # it was over, or is: an answer that was lost
         except BadVersionError:
             self.require(client)
+
+
+def newest(client: KazooClient, job: str) -> Epoch | None:
+    """Give the epoch of the driver that has claimed the job last; None if nobody can claim it. What is read next is not
+    older.
+    """
+    client.retry(client.sync, _node(job))  # another server may be behind
+    found = client.retry(client.exists, _node(job))
+    return None if found is None else Epoch(job, found.version)
 
 
 def claimed(client: KazooClient, job: str) -> Epoch:

@@ -132,6 +132,10 @@ class MemorySession:
         with self._talking():
             pass
 
+    def epoch_of(self, job: str) -> Epoch | None:  # noqa: D102
+        with self._talking():
+            return Epoch(job, self.memory.epochs[job]) if job in self.memory.epochs else None
+
     def _require(self) -> None:
         if self.over:
             raise ServiceUnavailable(f"the session with ZooKeeper {self.over}")

@@ -9,6 +9,7 @@ from kazoo.exceptions import KazooException
 
 from keyshift.model.errors import ServiceUnavailable, service_errors
 from keyshift.wire.client import ANSWER_S, GIVE_UP_S, begin, end
+from keyshift.wire.epoch import Epoch, newest
 
 BegunSession = tuple[KazooClient, threading.Event]  # a session, and what is set while it has a connection
 
@@ -77,6 +78,11 @@ class Session:
         """Make sure to read nothing older than what anybody has written until now: another server may be behind."""
         with self._talking():
             self._client.retry(self._client.sync, "/")
+
+    def epoch_of(self, job: str) -> Epoch | None:
+        """The epoch of the driver that has claimed ``job`` last; None if nobody can claim it."""
+        with self._talking():
+            return newest(self._client, job)
 
     def _connection_changed(self, state: str) -> None:
         """Take note, from kazoo's thread, which must not wait."""

@@ -33,13 +33,14 @@ from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import locked
 from keyshift.lab import environment
-from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, RunsElsewhere, ServiceUnavailable
+from keyshift.model.errors import BadInput, JobOver, KeyshiftError, MigrationFailed, RunsElsewhere, ServiceUnavailable
 from keyshift.program import GoesOn
 from keyshift.progress import silent
 from keyshift.services import processes
 from keyshift.services import stack as stacks
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
+from keyshift.wire.memory import Memory, MemoryCoordination
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
 
@@ -234,6 +235,7 @@ def test_all_topics_of_a_job_that_is_forgotten_are_watched_for_as_long_as_its_fr
     endpoints = Endpoints("k:1", "z:1", "m:1", "a", "s")
     monkeypatch.setattr(Topic, "await_silence", await_silence)
     monkeypatch.setattr(forgetting, "Presence", presence)
+    monkeypatch.setattr(forgetting, "Coordination", mock.Mock())
     monkeypatch.setattr(forgetting, "open_services", lambda *_, **__: nullcontext(endpoints))
     jobs.write(file_of("one", gone))
     keep(jobs, "one", sources={"a": 1, "b": 2}, values={"frame_ms": 5000}, replicas=2)
@@ -241,6 +243,54 @@ def test_all_topics_of_a_job_that_is_forgotten_are_watched_for_as_long_as_its_fr
         forget("one", silent)
     presence.assert_called_once_with(endpoints, "2026-one-r0", "secret")
     assert told == [(1, 5000.0), (2, 5000.0)]
+
+
+@pytest.fixture
+def forgets(jobs, gone, monkeypatch):
+    """Forgets a job, whose first driver has the name ``driver``; ``meanwhile`` is done when none is there any more, and
+    ``deletes`` when all is to be deleted. Both are told of ZooKeeper.
+    """
+
+    def forgets(meanwhile, deletes, driver="2026-one", replicas=1):
+        memory = Memory()
+        (session := MemoryCoordination(memory)).claim(driver, first=True)
+        endpoints = Endpoints("k:1", "z:1", "m:1", "a", "s")
+        joined = lambda _hosts, root, _secret, epoch=None: MemoryCoordination(memory, root, epoch)  # noqa: E731
+        none_there = mock.Mock(await_none=lambda say: meanwhile(session))
+        monkeypatch.setattr(Topic, "await_silence", lambda *_: None)
+        monkeypatch.setattr(forgetting, "Coordination", joined)
+        monkeypatch.setattr(forgetting, "Presence", lambda *_: none_there)
+        monkeypatch.setattr(forgetting, "open_services", lambda *_, **__: nullcontext(endpoints))
+        monkeypatch.setattr(forgetting, "_parts", lambda *_: {"all of it": lambda: deletes(session)})
+        jobs.write(file_of("one", gone))
+        keep(jobs, "one", replicas=replicas)
+        return forget("one", silent)
+
+    return forgets
+
+
+@pytest.mark.parametrize(("driver", "replicas"), [("2026-one", 1), ("2026-one-r0", 2)])
+def test_a_job_that_another_host_resumes_is_not_forgotten_and_none_that_is_forgotten_is_resumed(
+    jobs, forgets, driver, replicas
+):
+    """Both may have waited until ZooKeeper had given up the process before."""
+    deletes = mock.Mock()
+    with pytest.raises(BadInput, match=r"the job runs elsewhere: .*; stop it there"):
+        forgets(lambda session: session.claim(driver), deletes, driver, replicas)
+    assert jobs.journal("one").read() and not deletes.called
+
+    def deletes_for_good(session):
+        with pytest.raises(JobOver):
+            session.claim(driver)
+
+    forgets(lambda session: None, deletes_for_good, driver, replicas)
+    assert jobs.all() == []
+
+
+def test_nothing_is_left_of_a_job_that_is_forgotten_while_another_process_resumes_it_and_dies(jobs, gone, forgets):
+    resumed = file_of("one", gone, created=2.0)
+    assert forgets(lambda _: jobs.write(resumed), lambda _: None) == ["all of it", "the entry of job one"]
+    assert [path.name for path in (jobs.home / "jobs").iterdir()] == [".lock"]
 
 
 def test_a_job_is_forgotten_also_where_no_run_has_room_any_more(jobs, gone, monkeypatch):
