@@ -156,20 +156,21 @@ class _Entry(Keeper):
 
     def ended(self, job: LiveJob) -> None:
         """Say how it ended, for ``keyshift job list``. Only a job that was stopped, with nothing left, has no entry."""
-        file, deposed = self._jobs.read(self._name), isinstance(job.error, Deposed)
+        file = self._jobs.read(self._name)
         another = file is not None and file.entry != self._entry  # it was forgotten, maybe from another machine
-        if self.deleted or another or (deposed and file is None):  # nobody needs what was written since it was stopped
+        forgotten = file is None and isinstance(job.error, Deposed)
+        if self.deleted or another or forgotten:  # nobody needs what was written since it was stopped
             self._file.drop()
         elif isinstance(job.error, JobOver):  # the process before died as it was about to close this
             self._file.close()
-        if deposed or another:
+        if another:
             return
         if self.ending is Ending.STOPPED and self.deleted:
             if file:
                 self._jobs.remove(file)
         elif file and file.pid == self._pid and not self._jobs.awaited_elsewhere(self._name):
-            # Else another process is about to go on, and says how it ends itself.
-            file = file.model_copy(update={"why": self._last_word(job)})
+            # Else another process goes on, or is about to, and says how it ends itself.
+            file = file.model_copy(update={"why": file.why or self._last_word(job)})  # it may have been forgotten
             with contextlib.suppress(OSError):  # then it is found out from its log
                 self._jobs.write(file)
             if not (file.before and self._jobs.alive(file.before)):  # that one goes on

@@ -32,7 +32,10 @@ class Epoch(NamedTuple):
         """
         found = newest(client, self.job)
         if found is None:
-            raise Deposed(f"job {self.job} was ended by another process; this one ends and deletes nothing")
+            raise Deposed(
+                f"job {self.job} has no driver in ZooKeeper any more: another process has ended it, or ZooKeeper has "
+                "lost it; this one ends and deletes nothing"
+            )
         if found != self:
             raise Deposed(
                 f"job {self.job} runs in another process now (epoch {found.number}, ours was {self.number}); "

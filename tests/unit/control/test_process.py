@@ -12,7 +12,7 @@ from keyshift.control.files import Jobs, Kept
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.ending import Ending
 from keyshift.lab.live.job import LiveJob
-from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 
 NAME, VALUES = "one", {"workload": "keycount"}
 
@@ -76,6 +76,18 @@ def test_who_ends_has_no_last_word_while_a_process_of_another_host_is_to_go_on(g
     begun.ended(mock.Mock(error=None, run_id="first", why="it died"))
     told = mine.model_copy(update={"why": "it died"}) if why else other
     assert (jobs.home / "jobs" / f"{NAME}.json").read_text() == told.model_dump_json()
+
+
+@pytest.mark.parametrize("said", ["", "it was forgotten; not deleted: topic"])
+def test_who_was_deposed_though_no_other_process_has_its_entry_has_a_last_word(said):
+    """As after ZooKeeper has lost its nodes: it was listed as killed."""
+    begun, jobs = entry("first"), Jobs()
+    begun.keep(journal_of("first"))
+    jobs.write(mine := jobs.read(NAME).model_copy(update={"why": said}))
+    begun._pid, why = mine.pid, "ZooKeeper has lost it"
+    begun.ended(mock.Mock(error=Deposed(why), run_id="first", why=why))
+    assert jobs.read(NAME).why == (said or why)
+    assert jobs.journal(NAME).read() is not None
 
 
 def test_the_last_word_is_why_a_job_died_though_somebody_interrupts_its_tidying_up():
