@@ -93,12 +93,9 @@ def test_runs_one_after_the_other_need_the_most_of_each():
     assert (Needs() | remote | Needs(servers=("Depot", "Redis"))).servers == ("Redis", "Depot")
 
 
-def test_more_units_than_a_slot_can_write_down_in_time_are_refused_before_it_starts():
-    many = {"key_groups": 1 << 18, "slots": 2, "skew": 0.0}
-    with pytest.raises(BadInput, match=r"key_groups = 262144: .* so 52 s for its 131072, and deadline_s = 30; raise"):
-        require_needs(make_spec(many), HERE, LARGE)
-    require_needs(make_spec(many | {"deadline_s": 60}), HERE, LARGE)
-    require_needs(make_spec(many | {"key_groups": 1 << 16}), HERE, LARGE)
+def test_units_that_a_slot_writes_for_longer_than_the_deadline_are_not_refused():
+    """It says how much it has written, which is waited for."""
+    require_needs(make_spec({"key_groups": 1 << 18, "slots": 2, "skew": 0.0, "deadline_s": 1}), HERE, LARGE)
 
 
 ALL_AT_ONCE = {"strategy": "all_at_once", "key_groups": 1 << 20, "skew": 0.0, "deadline_s": 250}
