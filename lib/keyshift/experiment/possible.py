@@ -43,7 +43,8 @@ class Rehearsal:
 
     def __init__(self, spec: "RunSpec", most: Mapping[str, int]) -> None:
         self.spec, self._most = spec, most
-        self._provisioned = {**slots_at_first(spec)}  # the most that there may be so far
+        self._provisioned = {**slots_at_first(spec)}  # the most that there may be now
+        self._so_far = {**self._provisioned}  # and until now
 
     @property
     def rate(self) -> float:
@@ -65,11 +66,15 @@ class Rehearsal:
         begin = Assignment.contiguous(groups, self.spec.slots_of[name])
         target_of(wanted, begin, [1.0] * groups, begin)
         if restarts:
-            self._provisioned[name] = max(self._provisioned[name], _slots(target))
+            fewer = self.spec.point().restarts and isinstance(target, int)  # all others go: see ``JobPlans``
+            least = 0 if fewer else self._provisioned[name]
+            self._provisioned[name] = max(least, _slots(target))
+            self._so_far[name] = max(self._so_far[name], self._provisioned[name])
         return {}  # type: ignore[typeddict-item]
 
     def cancel(self) -> None:
         """Take back the steps and migrations that have not begun: always possible."""
+        self._provisioned = {**self._so_far}  # a restart to fewer slots may be among them
 
     def change_rate(self, rate: float, source: str | None = None) -> None:
         """Offer so many events per second from now on, of ``source`` or else the first one. Raises BadInput for another

@@ -50,6 +50,7 @@ def test_each_is_in_a_script_does_what_it_says_and_may_be_in_a_scenario(verb):
 MAP_AND_COUNTER = {"workload": "chain", "chain": "map,counter"}
 SAAS = {"workload": "saas", "rate_steps": "control=0:6"}
 TWICE = "4: fault; 8: fault kill:slot"
+RESTARTS = {"strategy": "stop_restart"}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,10 @@ TWICE = "4: fault; 8: fault kill:slot"
         ({"trigger": "script", "script": "9: cancel", "stage": "all"}, "trigger = script may move all stages"),
         ({"trigger": "script", "script": TWICE}, f"^script = {TWICE}: the query dies 2 times .* = 1 times; raise rec"),
         ({"trigger": "script", "script": "4: fault", "fault": "kill:slot@8"}, "^fault = kill:slot@8, script = 4: fau"),
+        (
+            RESTARTS | {"trigger": "script", "script": "4: scale 4; 8: scale 2; 12: plan fluid 4"},
+            "^script: plan fluid 4 at 12 s: slots = 4: 2 are provisioned",
+        ),
         *(
             ({"trigger": "script", "script": f"4: cancel; 5: {words}"} | more, f"^script: {words} at 5 s: {why}")
             for words, why, more in [
@@ -77,7 +82,7 @@ TWICE = "4: fault; 8: fault kill:slot"
                 ("scale 3", "stage is missing: this job has map, counter", MAP_AND_COUNTER),
                 ("plan fluid 9 counter", "slots = 9: 4 are provisioned", {}),
                 ("plan fluid 0:7", "slots = 8: 4 are provisioned", {}),
-                ("plan fluid 4", "slots = 4: 2 are provisioned", {"strategy": "stop_restart"}),
+                ("plan fluid 4", "slots = 4: 2 are provisioned", RESTARTS),
                 ("plan fluid 500:1", "unit 500 is unknown: units are 0 to 127", {}),
                 ("plan fluid 3 szie=2", "unknown setting 'szie': did you mean 'size'", {}),
                 ("plan lazy 3", "ordering = live_robin with strategy = lazy", {"ordering": "live_robin"}),
@@ -99,7 +104,10 @@ def test_a_script_that_is_none_is_refused(values, words):
     [
         {"script": "3: scale 3", "seconds": 6},  # before another trigger would come
         {"script": "7200: scale 3", "seconds": 7300},
-        {"script": "4: scale 4; 8: plan fluid 2; 12: plan fluid 0:3", "strategy": "stop_restart"},  # has provisioned 4
+        RESTARTS | {"script": "4: scale 4; 8: plan fluid 2; 12: plan fluid 0:3"},  # 4 are provisioned
+        RESTARTS | {"script": "4: scale 4; 8: scale 2; 9: cancel; 12: plan fluid 4"},  # if the latter was taken back
+        RESTARTS | {"script": "4: plan stop_restart 0:1; 8: plan fluid 2"},  # all other key groups stay
+        {"script": "4: plan stop_restart 2; 8: plan fluid 4"},  # of a job that keeps the slots that it has
         SAAS | {"script": "4: double"},  # of a source beside the one that has steps
     ],
 )
