@@ -18,7 +18,7 @@ from keyshift.forecast.cost import event_cpu_us, event_us
 from keyshift.forecast.fitting import SIZES
 from keyshift.forecast.model import LEVELS
 from keyshift.forecast.simulation import Question
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy, make_plan
 from keyshift.planner.targets import zipf_mass
@@ -129,7 +129,7 @@ def _alike(store: ResultStore, runs: Iterable[Manifest]) -> Iterator[tuple[Manif
 def _possible(manifest: Manifest) -> bool:
     try:
         _spec(manifest)
-    except BadInput:
+    except (BadInput, PlanRejected):  # a cell may have defined its strategy anew since
         return False
     summary = manifest.summary
     needed = ("p99_ms", "completion_s", "spike_ms", "bytes_minimum")
@@ -142,7 +142,7 @@ def _in_pods(tables: RunTables) -> bool:
 
 
 def _spec(manifest: Manifest) -> RunSpec:
-    """The spec of what was run. Raises BadInput if that cannot be simulated."""
+    """The spec of what was run. Raises BadInput if that cannot be simulated, and PlanRejected as ``RunSpec`` does."""
     spec = make_spec(manifest.parameters)
     _require_known(f"run {manifest.run_id}", spec, live=not {"seconds", "run.seconds"} & manifest.parameters.keys())
     return spec

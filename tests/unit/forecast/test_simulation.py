@@ -14,6 +14,8 @@ from keyshift.forecast import simulation
 from keyshift.forecast.calibration import calibrate, usable
 from keyshift.forecast.simulation import amount, questions, simulate
 from keyshift.model.errors import BadInput
+from keyshift.model.keys import Step
+from keyshift.planner import strategy
 from keyshift.studies.study import named
 
 SMALL = {"slots": 4, "to_slots": 6, "key_groups": 24, "state": "24GB", "rate": 1000, "host_slots": 1, "routers": 2}
@@ -134,6 +136,21 @@ def test_runs_that_cannot_be_simulated_are_refused_and_those_of_a_store_left_out
     for manifest, _ in (measured("fluid", 0), lazy, measured("fluid", 2, fault="kill:slot@10", snapshot_s=2)):
         store.put_run(manifest, small_store.tables())
     assert [(name, len(some)) for name, some in usable(store).items()] == [("fluid", 1)]
+
+
+@pytest.mark.usefixtures("own_definitions")
+def test_runs_of_a_strategy_that_makes_no_plan_any_more_are_left_out():
+    def own(strategy, view, log):
+        """All at once, as long as it is right."""
+        yield Step(view.misplaced() if right else ())
+
+    strategy()(own)
+    right, store = True, small_store.result_store()
+    for manifest, _ in (measured("own", 0), measured("fluid", 1)):
+        store.put_run(manifest, small_store.tables())
+    assert sorted(usable(store)) == ["fluid", "own"]
+    right = False
+    assert sorted(usable(store)) == ["fluid"]
 
 
 def test_of_pods_live_jobs_and_runs_without_latency_before_nobody_knows_enough():
