@@ -52,6 +52,11 @@ def check(strategy: Strategy) -> None:
                 _require(name, value)
                 if name in ("unit", "bins"):
                     raise BadInput(f"{name} is for the life of a job, whose state is cut so: set it for all of them")
+                if name == "gate" and (value == "query") != strategy.restarts:  # which a job asks once, for its life
+                    raise BadInput(
+                        f"gate = {value}: all migrations of a job restart its query, or none does; set gate = query "
+                        "for all of them, or for none"
+                    )
             _check_point(strategy.of_migration(number))
         except BadInput as refused:
             raise BadInput(f"migration {number}: {refused}") from None

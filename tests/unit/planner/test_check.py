@@ -134,8 +134,16 @@ def test_a_change_holds_for_every_migration_and_the_mode_may_change_from_one_to_
         ({"sise": 1}, "migration 1: unknown setting 'sise': did you mean 'size'"),
         ({"unit": "bin", "bins": 4}, "migration 1: unit is for the life of a job"),
         ({"order": "access"}, "migration 1: order = access: with transfer = push"),
+        ({"gate": "query"}, "migration 1: gate = query: all migrations of a job restart its query, or none does; set"),
     ],
 )
 def test_what_makes_no_sense_for_one_migration_is_refused_by_its_number(point, message):
     with pytest.raises(BadInput, match=message):
         check(replace(PLAIN, by_migration=({}, point)))
+
+
+def test_a_job_that_restarts_in_one_migration_does_so_in_all():
+    restart = strategies.get("stop_restart")
+    check(replace(restart, by_migration=({}, {"gate": "query"})))
+    with pytest.raises(BadInput, match="migration 0: gate = none: all migrations of a job restart"):
+        check(replace(restart, by_migration=({"gate": "none"},)))
