@@ -159,6 +159,14 @@ def test_at_its_end_the_exchange_closes_and_other_routers_begin_elsewhere_and_le
     assert numbered(next(laps(lap, 1, 1))) != [(n + 1, d) for n, d in numbered(next(laps(lap, 1, 0)))]
 
 
+@pytest.mark.parametrize("other", [{"security": "600002"}, {"account": "A2"}])
+def test_at_its_end_orders_of_one_number_are_deleted_in_each_book(tape, other):
+    lap = next(laps(read(tape(full(), full(**other), full(order="8"), full(order="8", code="D"))).orders, 1, 0))
+    names = ("order", "deletes", "security", "account")
+    first, second = ((0, True, *({"security": "600001", "account": "A1"} | more).values()) for more in ({}, other))
+    assert [*zip(*(lap[name].to_pylist() for name in names), strict=True)][4:] == [first, second]
+
+
 # -- orders that are drawn ---------------------------------------------------------------------------------------------
 
 

@@ -52,12 +52,13 @@ def laps(orders: pa.RecordBatch, seed: int, router: int) -> Iterator[pa.RecordBa
     count = orders.num_rows
     first = int(np.random.default_rng((seed, router)).integers(count)) if router else 0
     turned = pa.concat_batches([orders.slice(first), orders.slice(0, first)])
-    number, deletes = turned["order"].to_numpy(), turned["deletes"].to_numpy(zero_copy_only=False)
-    _, from_behind = np.unique(number[::-1], return_index=True)
-    last = np.sort(count - 1 - from_behind)  # the last line of each order
+    lines = pa.Table.from_batches([turned.append_column("line", pa.array(np.arange(count)))])
+    of_order = lines.group_by(["order", "security", "account"]).aggregate([("line", "max")])  # in a book of its own
+    last, deletes = np.sort(of_order["line_max"].to_numpy()), turned["deletes"].to_numpy(zero_copy_only=False)
     still = turned.take(pa.array(last[~deletes[last]]))
     lap = pa.concat_batches([turned, _deletions(still)])
-    numbers, distinct = lap["order"].to_numpy(), int(number.max()) + 1
+    numbers = lap["order"].to_numpy()
+    distinct = int(numbers.max()) + 1
     begin = 0
     while True:
         numbered = lap.set_column(0, ORDERS.field(0), pa.array((begin + numbers) * ROUTERS + router))
