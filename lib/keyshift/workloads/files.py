@@ -62,7 +62,8 @@ def lines(parameter: str, path: str) -> Iterator[str]:
     try:
         with Path(path).open("rb") as raw:
             for number, line in enumerate(raw, 1):
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                text = line.decode().rstrip("\r\n")
+                yield text.removeprefix("\ufeff") if number == 1 else text
     except OSError as error:
         said = f"{parameter} = {path!r}: cannot be read ({error.strerror}); give a text file in UTF-8"
         raise BadInput(said) from None

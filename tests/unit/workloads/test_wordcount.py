@@ -38,6 +38,7 @@ def test_words_are_runs_of_letters_in_lower_case_in_their_order(tmp_path):
     [
         (b"good\nfine \xff word\n", "line 2, byte 6 is 0xff, which is not UTF-8 there; convert the file"),
         (b"cut off: \xe2\x82", "line 1, byte 10 is 0xe2"),
+        (b"\xef\xbb\xbfmark\xff", "line 1, byte 8 is 0xff"),
         (b" ... \n", "there is no word in it"),
         (b"", "there is no word in it"),
     ],
