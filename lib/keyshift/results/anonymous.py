@@ -27,7 +27,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     (r"\b([Bb]earer\s+)[\w.~+/=-]{8,}", r"\1<hidden>"),
     (r"(?<=([\"']))(?:file:/{0,2})?~?(?:/[^/\"'\n]+){2,}/?(?=\1)", "<path>"),  # there may be spaces in it
-    (rf"(?<![\w./<:~])(?:file:/{{0,2}})?~?(?:/{_NAME}){{2,}}/?", "<path>"),
+    (rf"(?<![\w./<~])(?:file:/{{0,2}})?~?(?:/{_NAME}){{2,}}/?", "<path>"),
     (rf"(?<![\w./<])~/{_NAME}", "<path>"),
     (r"\b[A-Za-z]:\\[^\s\"']+", "<path>"),
     (  # versions of Java may have four numbers, too

@@ -14,7 +14,7 @@ from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
 from keyshift.results.files import Files
 from keyshift.results.pages import page
 from keyshift.studies.batch import ExecutionRecord, NotebookExecution, PreparedBatch, counted, words
-from keyshift.studies.notebook import NOTES, outputs_of
+from keyshift.studies.notebook import NOTES, outputs_of, shareable_text
 
 NOT_RUN = "not run"
 STATUSES = ("ok", "bad", "failed", NOT_RUN)
@@ -51,7 +51,10 @@ def status_of(done: Done, execution: NotebookExecution) -> str:
 
 
 def _told(prepared: PreparedBatch, done: Done) -> tuple[PreparedBatch, Done]:
-    shown = [replace(each, parameters=anonymous_all(each.parameters, anonymous_value)) for each in prepared.executions]
+    def told(text: str) -> str:  # as in the executed copy
+        return shareable_text(text, prepared.notebook)
+
+    shown = [replace(each, parameters=anonymous_all(each.parameters, told)) for each in prepared.executions]
     records = {
         name: record.model_copy(update={"error": record.error and anonymous(record.error)})
         for name, record in done.items()

@@ -239,12 +239,12 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
     """
     told = notebook.metadata.get("papermill", {})
     if "parameters" in told:
-        told.parameters = nbformat.from_dict(anonymous_all(told.parameters, lambda text: _shareable_text(text, path)))
+        told.parameters = nbformat.from_dict(anonymous_all(told.parameters, lambda text: shareable_text(text, path)))
     notebook.metadata = nbformat.from_dict(anonymous_all(notebook.metadata))
     for cell in notebook.cells:
         tags = cell.metadata.get("tags", [])
         if "parameters" in tags or "injected-parameters" in tags:
-            cell.source = _TEXT.sub(lambda found: f"{found[1]}{_shareable_text(found[2], path)}{found[1]}", cell.source)
+            cell.source = _TEXT.sub(lambda found: f"{found[1]}{shareable_text(found[2], path)}{found[1]}", cell.source)
         if "injected-parameters" in tags:
             cell.source = anonymous_value(cell.source)
         for output in cell.get("outputs", []):
@@ -259,7 +259,7 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
     return notebook
 
 
-def _shareable_text(text: str, path: Path | None) -> str:
+def shareable_text(text: str, path: Path | None) -> str:
     """A text of a parameter: if it leads out of the notebook's folder, then only as far as the folder ``data``."""
     if path is not None and text.startswith(("/", "~", "../")):
         folder = path.resolve().parent

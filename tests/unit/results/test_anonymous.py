@@ -21,6 +21,8 @@ from keyshift.results.anonymous import anonymous, anonymous_all, anonymous_value
         ("no answer of db.internal.example.com: 3", "no answer of <address>: 3"),
         ("Spark's log is /home/ada/.keyshift/spark.log", "Spark's log is <path>"),
         ("File '/usr/lib/python3/x.py', line 3", "File '<path>', line 3"),
+        ("java -cp /opt/a.jar/x:/home/ada/b.jar", "java -cp <path>:<path>"),
+        ("in jar:file:/home/ada/b.jar!/org/x.class", "in jar:<path>!<path>"),
         ("at file:/tmp/a/b.jar(/opt/x y)", "at <path>(<path> y)"),
         ("in ~/keyshift and C:\\Users\\ada\\x.txt", "in <path> and <path>"),
         ("secret_key=abc123, token: 9f8e", "secret_key=<hidden>, token: <hidden>"),

@@ -255,17 +255,19 @@ def test_nothing_of_batches_tells_whose_machine_it_was(tmp_path):
         raise OSError(f"{parameters['tape']!r} on 10.1.2.3:9092")
 
     write_notebook(tmp_path / "notebooks" / "load.ipynb", "tape: str = ''\nredis: str = ''")
-    where = "parameters: {redis: '10.1.2.3:6379'}\ngrid: {tape: [/home/ada/My Tapes/moby.csv, /home/ada/b.csv]}"
+    tapes = "/home/ada/My Tapes/moby.csv, /home/ada/b.csv, ../../../ada/c.csv"
+    where = f"parameters: {{redis: '10.1.2.3:6379'}}\ngrid: {{tape: [{tapes}]}}"
     bench = Bench(tmp_path)
     batch = prepared(tmp_path, where, notebook=tmp_path / "notebooks" / "load.ipynb")
     done = bench.run(batch, fails)
-    assert all("/home/ada" in record.error for record in done.values()), "whoever waits for it needs to know"
+    assert all("/ada" in record.error for record in done.values()), "whoever waits for it needs to know"
     store = result_store()
     store.put_run(run(0), tables())
     pack(store, [run(0).run_id], tmp_path / "out", Imprint(), batches=Batches("small", [(batch, done)], bench.records))
     page = (tmp_path / "out" / "batches.html").read_text()
     for words in ("failed, OSError: &#39;&lt;path&gt;&#39; on &lt;address&gt;", "<th>tape</th><td>&lt;path&gt;</td>"):
         assert words in page
+    assert page.count("<th>tape</th><td>&lt;path&gt;</td>") == 3, "one that leads out of the notebook's folder, too"
     assert_anonymous(tmp_path / "out")
 
 
