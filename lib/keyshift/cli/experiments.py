@@ -216,7 +216,7 @@ def _write(page: Path, report: Callable[[], str]) -> str:
     """Write a report. Gives why it could not be written, which is told, or nothing: it must not end a night."""
     try:
         page.write_text(report(), encoding="utf-8")
-    except (OSError, ServiceUnavailable) as error:
+    except (OSError, KeyshiftError) as error:
         tell(why := f"report {page} cannot be written: {getattr(error, 'strerror', None) or error}")
         return why
     return ""

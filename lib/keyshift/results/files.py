@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from keyshift.endpoints import Endpoints
-from keyshift.model.errors import BadInput, NotThere
-from keyshift.objects import Bucket
+from keyshift.model.errors import BadInput, Damaged, NotThere
+from keyshift.objects import Bucket, surely
 
 FILE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
@@ -35,11 +35,13 @@ class Files:
         return sorted(name for _, name in self.paths(f"{folder}/"))
 
     def read(self, folder: str, name: str) -> bytes:
-        """The bytes of a file. Raises BadInput if it is not there."""
+        """The bytes of a file. Raises BadInput if it is not there, or damaged."""
         try:
-            return self.bucket.get(f"{folder}/{name}")
+            return surely(self.bucket.get, f"{folder}/{name}", self.bucket.names)
         except NotThere:
             raise BadInput(f"{folder}/{name} is not in the store any more: list the runs again") from None
+        except Damaged as error:
+            raise BadInput(str(error)) from None
 
     def write(self, folder: str, name: str, content: bytes | Path) -> None:
         """Store a file, or replace one. Raises BadInput for a name that cannot be used, or a file that is not there."""

@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Any
 
 from keyshift.clock import now_us
-from keyshift.model.errors import KeyshiftError, NotThere
-from keyshift.objects import Bucket
+from keyshift.model.errors import Damaged, KeyshiftError, NotThere
+from keyshift.objects import Bucket, surely
 from keyshift.results.manifest import NEW_NAMES, SCHEMA_VERSION, Summary
 
 IndexRow = Mapping[str, Any]
@@ -72,9 +72,9 @@ class Index:
             self._bucket.put(f"{VERSION}/{now_us()}-{secrets.token_hex(4)}", content)
 
     def _read(self, name: str) -> dict[str, tuple[int, IndexRow | None]]:
-        content = self._bucket.get(name)
         try:
+            content = surely(self._bucket.get, name, self._bucket.names)
             found: dict[str, tuple[int, IndexRow | None]] = json.loads(gzip.decompress(content))
-        except (EOFError, OSError, ValueError, zlib.error):
+        except (Damaged, EOFError, OSError, ValueError, zlib.error):
             return {}  # damaged: as if it were not there
         return found

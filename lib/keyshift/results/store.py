@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keyshift.endpoints import Endpoints
-from keyshift.model.errors import BadInput, KeyshiftError, NotThere, ServiceUnavailable
-from keyshift.objects import Bucket
+from keyshift.model.errors import BadInput, Damaged, KeyshiftError, NotThere, ServiceUnavailable
+from keyshift.objects import Bucket, surely
 from keyshift.registry import unknown
 from keyshift.results.files import Files
 from keyshift.results.index import MADE_BY, Index, IndexRow
@@ -200,13 +200,14 @@ class ResultStore:
 
     def _looked_at(self, run_id: str) -> IndexRow | None:
         """The row of a run by its manifest; None for a folder without one, which is no run."""
+        bucket = self._files.bucket
         try:
-            return row_of(_parsed(run_id, self._files.bucket.get(f"{run_id}/{MANIFEST}")))
+            return row_of(_parsed(run_id, surely(bucket.get, f"{run_id}/{MANIFEST}", bucket.names)))
         except NotThere:
             return None
-        except ServiceUnavailable:
-            raise
         except KeyshiftError as error:
+            if isinstance(error, ServiceUnavailable) and not isinstance(error, Damaged):
+                raise
             return {"run_id": run_id, "status": "unreadable", "error": str(error)}
 
     def _run_ids(self, begin: str) -> list[str]:

@@ -263,7 +263,7 @@ def _took(records: Files, prepared: PreparedBatch) -> Iterator[tuple[str, float]
     name = prepared.batch.name
     for file in records.names(name):
         if file.endswith(".json"):
-            with contextlib.suppress(ValidationError):  # of an older keyshift
+            with contextlib.suppress(ValidationError, BadInput):  # of an older keyshift; damaged, or forgotten by now
                 record = ExecutionRecord.model_validate_json(records.read(name, file))
                 if record.notebook == prepared.notebook.name and record.status != "failed":
                     yield _key(record.parameters), 60 * record.minutes

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_store import result_store, run, tables
 
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.results import index
 from keyshift.results.manifest import SCHEMA_VERSION, Summary
 from memory_bucket import MemoryBucket, s3_error
@@ -156,6 +156,19 @@ def test_a_damaged_index_is_as_none(store, client, damage):
     for name in client.index():
         client.objects[name] = damage
     assert ids(store) == [stored]
+
+
+def test_what_has_rotted_in_the_store_hides_no_other_run(store, client):
+    """It is listed there, and never delivered."""
+    rotten, whole = (put(store, number) for number in range(2))
+    client.rotten = {*client.index()}
+    assert ids(store) == [whole, rotten]
+    client.rotten = {*client.index(), name := f"runs/{rotten}/manifest.json"}
+    assert store.list_runs()["status"].tolist() == ["died", "unreadable"]
+    with pytest.raises(BadInput, match=f"^{name} cannot be read, and the store answers otherwise: it is damaged$"):
+        store.get_manifest(rotten)
+    store.delete_run(rotten)
+    assert ids(store) == [whole]
 
 
 def test_an_index_that_cannot_be_written_or_a_manifest_that_cannot_be_read_hides_no_run(store, client):

@@ -279,6 +279,9 @@ def test_how_many_stored_runs_could_not_be_read_is_told(tmp_path):
     store.put_run(run(0, status="died"), {})
     assert pack(store, [], tmp_path / "out", Imprint(authors=["Ada"])) == 1
     assert "of 1 stored run (1 more could not be read), by Ada. " in (tmp_path / "out" / "index.html").read_text()
+    client.rotten.add(f"runs/{store.put_run(run(2, status='died'), {}).run_id}/manifest.json")
+    assert pack(store, [], tmp_path / "rotten", Imprint()) == 1
+    assert "of 1 stored run (2 more could not be read)" in (tmp_path / "rotten" / "index.html").read_text()
 
 
 def test_what_cannot_be_packed_is_refused_and_leaves_nothing(store, tmp_path, monkeypatch):

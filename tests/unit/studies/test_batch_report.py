@@ -186,8 +186,17 @@ def of_a_store_that_is_away(folder):
     raise ServiceUnavailable("MinIO does not answer")
 
 
+def of_a_record_that_has_rotted(folder):
+    raise BadInput("it is damaged")
+
+
 @pytest.mark.parametrize(
-    ("make", "why"), [(Path.rmdir, "No such file"), (of_a_store_that_is_away, "MinIO does not answer")]
+    ("make", "why"),
+    [
+        (Path.rmdir, "No such file"),
+        (of_a_store_that_is_away, "MinIO does not answer"),
+        (of_a_record_that_has_rotted, "it is damaged"),
+    ],
 )
 def test_a_page_that_cannot_be_written_does_not_end_the_night(folder, night, monkeypatch, capsys, make, why):
     page = folder / "pages" / "x.html"

@@ -225,6 +225,10 @@ def test_executions_of_the_same_set_say_how_long_the_others_take(folder):
     written(folder, f"# new\n{MEASURES}")
     told = forecast(prepared(folder, text), bench.records, MACHINE)
     assert (told.to_do, told.estimate) == (3, Estimate(2.5 * 720, 2)), "an earlier notebook is one all the same"
+    names = bench.records.names
+    bench.records.names = lambda of: [*names(of), "forgotten.json"]
+    again = forecast(prepared(folder, text), bench.records, MACHINE)
+    assert again.estimate == told.estimate, "`--again` of another command forgets what was listed"
 
 
 @pytest.mark.parametrize(
