@@ -18,7 +18,7 @@ from keyshift.forecast.cost import event_cpu_us, event_us
 from keyshift.forecast.fitting import SIZES
 from keyshift.forecast.model import LEVELS
 from keyshift.forecast.simulation import Question
-from keyshift.model.errors import BadInput, PlanRejected
+from keyshift.model.errors import BadInput, KeyshiftError, PlanRejected, ServiceUnavailable
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy, make_plan
 from keyshift.planner.targets import zipf_mass
@@ -107,23 +107,33 @@ def require_costs(
 
 
 def usable(store: ResultStore, newest: int = 60) -> dict[str, list[tuple[Manifest, RunTables]]]:
-    """The newest runs of a store that ``calibrate`` can use, by strategy, all from machines like that of the newest."""
+    """The newest runs of a store that ``calibrate`` can use, by strategy, all from machines like that of the newest.
+
+    One that cannot be read, or that somebody deletes meanwhile, is left out. Raises ServiceUnavailable.
+    """
     found: dict[str, list[tuple[Manifest, RunTables]]] = {}
     listed = store.list_runs(limit=10 * newest)
-    good = (store.get_manifest(run_id) for run_id in listed.loc[listed["status"] == "ok", "run_id"])
-    for manifest, tables in islice(_alike(store, filter(_possible, good)), newest):
+    for manifest, tables in islice(_alike(store, listed.loc[listed["status"] == "ok", "run_id"]), newest):
         found.setdefault(manifest.strategy, []).append((manifest, tables))
     return found
 
 
-def _alike(store: ResultStore, runs: Iterable[Manifest]) -> Iterator[tuple[Manifest, RunTables]]:
-    """The runs whose executors were no pods, from machines like that of the first of them."""
+def _alike(store: ResultStore, run_ids: Iterable[str]) -> Iterator[tuple[Manifest, RunTables]]:
+    """The possible runs whose executors were no pods, from machines like that of the first of them."""
     machine = None
-    for manifest in runs:
-        if manifest.machine != (machine or manifest.machine) or _in_pods(tables := store.get_tables(manifest.run_id)):
+    for run_id in run_ids:
+        try:
+            manifest = store.get_manifest(run_id)
+            if not _possible(manifest) or manifest.machine != (machine or manifest.machine):
+                continue
+            tables = store.get_tables(run_id)
+        except ServiceUnavailable:
+            raise
+        except KeyshiftError:
             continue
-        machine = manifest.machine
-        yield manifest, tables
+        if not _in_pods(tables):
+            machine = manifest.machine
+            yield manifest, tables
 
 
 def _possible(manifest: Manifest) -> bool:

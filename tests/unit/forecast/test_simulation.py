@@ -13,10 +13,11 @@ from keyshift.experiment.spec import make_spec
 from keyshift.forecast import simulation
 from keyshift.forecast.calibration import calibrate, usable
 from keyshift.forecast.simulation import amount, questions, simulate
-from keyshift.model.errors import BadInput
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Step
 from keyshift.planner import strategy
 from keyshift.studies.study import named
+from memory_bucket import MemoryBucket
 
 SMALL = {"slots": 4, "to_slots": 6, "key_groups": 24, "state": "24GB", "rate": 1000, "host_slots": 1, "routers": 2}
 
@@ -151,6 +152,25 @@ def test_runs_of_a_strategy_that_makes_no_plan_any_more_are_left_out():
     assert sorted(usable(store)) == ["fluid", "own"]
     right = False
     assert sorted(usable(store)) == ["fluid"]
+
+
+def test_a_run_that_cannot_be_read_or_is_deleted_meanwhile_is_left_out_and_a_store_that_is_away_is_told(monkeypatch):
+    store = small_store.result_store(client := MemoryBucket())
+    whole, damaged, gone = (measured("fluid", number)[0] for number in range(3))
+    for manifest in (whole, damaged, gone):
+        store.put_run(manifest, small_store.tables())
+    client.objects[f"runs/{damaged.run_id}/metrics.parquet"] = b"PAR1"
+    listed = store.list_runs()
+    store.delete_run(gone.run_id)
+    monkeypatch.setattr(store, "list_runs", lambda limit: listed)
+    assert [manifest.run_id for manifest, _ in usable(store)["fluid"]] == [whole.run_id]
+
+    def away(*_):
+        raise ServiceUnavailable("MinIO does not answer")
+
+    monkeypatch.setattr(store, "get_manifest", away)
+    with pytest.raises(ServiceUnavailable):
+        usable(store)
 
 
 def test_of_pods_live_jobs_and_runs_without_latency_before_nobody_knows_enough():
