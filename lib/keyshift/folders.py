@@ -125,8 +125,10 @@ def work_folder(home: Path, prefix: str) -> Iterator[Path]:
     """
     require_disk_space(home, 0, REMEDY)  # makes it, for its user alone
     parent = home / WORK
-    parent.mkdir(mode=0o700, exist_ok=True)
-    mine, in_use = own_folder(parent, prefix)
+    # A disk that is full may have a place for a file, and none for a folder.
+    with service_errors(OSError, lambda error: f"cannot write to {home}: {error.strerror or error}; {REMEDY}"):
+        parent.mkdir(mode=0o700, exist_ok=True)
+        mine, in_use = own_folder(parent, prefix)
     with in_use:
         try:
             yield mine

@@ -86,6 +86,15 @@ def test_temporary_files_go_at_the_end_and_those_of_a_process_that_was_killed_wi
     assert [path.name for path in left.parent.iterdir() if path.is_dir()] == []
 
 
+def test_a_disk_without_a_place_for_temporary_files_is_told_in_words(tmp_path, monkeypatch):
+    def full(**_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folders.tempfile, "mkdtemp", full)
+    with pytest.raises(ServiceUnavailable, match=rf"^cannot write to {tmp_path}: No space left on device; set "):
+        work_folder(tmp_path, "run-").__enter__()
+
+
 @pytest.mark.parametrize("use", [lambda home: work_folder(home, "spark-"), lambda home: Jobs(home).naming()])
 def test_a_state_folder_is_for_its_user_alone_whatever_makes_it(tmp_path, use):
     before = os.umask(0o022)
