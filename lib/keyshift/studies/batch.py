@@ -7,6 +7,7 @@ ended, a record of it is put into the store, so a restart executes only what has
 import itertools
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -184,7 +185,7 @@ def _number(text: str) -> int | float:
 
 def _find(name: str, folders: list[Path]) -> Path:
     for folder in folders:
-        if (folder / name).is_file():
+        if os.path.isfile(folder / name):  # not of Path, which raises for a name that is too long
             return folder / name
     there = [path.relative_to(folder).as_posix() for folder in folders for path in sorted(folder.rglob("*.ipynb"))]
     near = [path for path in there if Path(path).name == Path(name).name] or get_close_matches(name, there, n=1)

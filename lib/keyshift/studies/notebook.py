@@ -151,7 +151,7 @@ def checked_parameters(path: Path, *sets: dict[str, Any]) -> list[dict[str, Any]
     Raises BadInput if the notebook is not there, cannot be read or kept, has no such parameter or wants a value of
     another type, and for a number that is not finite.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # not of Path, which raises for a name that is too long
         raise BadInput(f"notebook {str(path)!r}: there is no such file")
     if not re.fullmatch(FILE_NAME, path.name):
         raise BadInput(
@@ -169,7 +169,9 @@ def _checked(path: Path, known: Mapping[str, Any], name: str, value: Any) -> Any
         raise unknown("notebook parameter", name, list(known))
     kind, default = known[name]["inferred_type_name"], known[name]["default"]
     try:
-        json.dumps(value, allow_nan=False)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # of a path in another encoding: neither the copy nor a record could be written
+        raise BadInput(f"{name} = {value!r}: must be text in Unicode; give a file another name") from None
     except ValueError:
         raise BadInput(f"{name} = {value!r}: numbers have to be finite") from None
     if kind == "str" and type(value) in (int, float):  # of figures alone, as the beginning of the id of a run

@@ -142,12 +142,14 @@ def test_a_kind_of_sets_is_its_files_and_another_one_is_refused(tmp_path):
         (["--all", "small", "-o", "data.md"], "--out data.md: it is a folder; name a file"),
         (["--all", "small"], "notebook = 'nowhere.ipynb': there is no such file"),
         (["data/01_one-small.yaml"], "notebook = 'nowhere.ipynb': there is no such file"),
+        (["data/long.yaml"], f"notebook = '{'long' * 64}': there is no such file"),
     ],
 )
 def test_the_command_refuses_what_is_not_possible_before_anything_is_started(tmp_path, given, why):
     (tmp_path / "data").mkdir()
     (tmp_path / "data.md").mkdir()
     (tmp_path / "data" / "01_one-small.yaml").write_text("name: a\nnotebook: nowhere.ipynb\n")
+    (tmp_path / "data" / "long.yaml").write_text(f"name: a\nnotebook: {'long' * 64}\n")
     command = [sys.executable, "-m", "keyshift.cli", "batch", *given]
     environment = os.environ | {"KEYSHIFT_HOME": str(tmp_path / "home")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)

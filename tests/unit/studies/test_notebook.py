@@ -133,6 +133,7 @@ def test_a_path_among_the_parameters_is_hidden_unless_it_is_in_the_folder_data(t
         ({"rate": None}, "rate = None: wants.ipynb wants a number"),
         ({"rate": float("nan")}, "rate = nan: numbers have to be finite"),
         ({"names": [1.0, float("inf")]}, r"names = \[1.0, inf\]: numbers have to be finite"),
+        ({"like": "\udcff.tape"}, r"like = '\\udcff.tape': must be text in Unicode; give a file another name"),
         ({"keys": 2.5}, "keys = 2.5: wants.ipynb wants a whole number here, as its default is: 5"),
         ({"keys": "auto"}, "keys = 'auto': wants.ipynb wants a whole number here, as its default is: 5"),
         ({"like": ["a"]}, r"like = \['a'\]: wants.ipynb wants a text here"),
@@ -154,6 +155,8 @@ def test_a_number_is_a_text_or_whole_where_that_is_wanted_and_a_name_that_the_st
     nbformat.write(WANTS, tmp_path / "my notebook.ipynb")
     with pytest.raises(BadInput, match=r"notebook 'my notebook.ipynb': use letters, digits"):
         checked_parameters(tmp_path / "my notebook.ipynb")
+    with pytest.raises(BadInput, match=r"notebook '.*': there is no such file"):
+        checked_parameters(tmp_path / f"{'long' * 64}.ipynb")
 
 
 def test_a_kernel_that_dies_is_a_failure_with_a_copy_of_what_came_before(tmp_path):
