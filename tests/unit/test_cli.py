@@ -477,6 +477,20 @@ def test_a_notebook_that_fails_only_where_nothing_starts_is_executed(tmp_path, m
     assert keyshift("notebook", str(own), home=tmp_path).stderr.endswith("keyshift: in its kernel\n")
 
 
+@pytest.mark.parametrize("command", ["notebook", "batch"])
+def test_a_notebook_whose_runs_would_be_in_another_store_than_its_copy_is_refused(command, tmp_path):
+    write_notebook(own := tmp_path / "own" / "own.ipynb", "profile: str = ''")
+    (own.parent / "other.yaml").write_text("services: {kafka: 'k:1', zookeeper: 'z:1', minio: 'm:1'}")
+    (batch := tmp_path / "batch.yaml").write_text(f"name: one\nnotebook: {own}\ngrid: {{profile: ['', other.yaml]}}")
+    given = [str(batch)] if command == "batch" else [str(own), "--set", "profile=other.yaml"]
+    done = keyshift(command, *given, home=tmp_path / "home")
+    said = "profile = 'other.yaml': own.ipynb would leave its runs in services of that; use --profile"
+    assert (done.returncode, done.stderr) == (2, f"keyshift: {said}\n")
+    assert not (tmp_path / "home").exists()
+    batch.write_text(f"name: one\nnotebook: {own}\ngrid: {{profile: ['', local-cluster, nowhere]}}")
+    assert keyshift("batch", str(batch), "--dry-run", home=tmp_path / "home").returncode == 0
+
+
 def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, gone):
     Jobs(tmp_path).write(file_of("failed", gone, why="it died 6 times"))
     Jobs(tmp_path).write(file_of("silent"))

@@ -103,6 +103,7 @@ def notebook(
 
     [parameters] = notebooks.checked_parameters(path, named_values(settings))
     use_profile(profile)
+    notebooks.require_store(path, parameters)
     with suppress(Untold):  # its copy has the whole error then, or there is none in a kernel
         startable(path, parameters, Resources.here())
     home = Stack().home
@@ -164,13 +165,19 @@ def batch(
     if out and out.suffix not in (".html", MARKDOWN):
         raise BadInput(f"--out {out}: a report is a file that ends with .html or {MARKDOWN}")
     require_file("--out", out)
+    from keyshift.place.profile import use_profile
     from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
     from keyshift.services.stack import STORE, Stack
     from keyshift.studies import batch as batches
+    from keyshift.studies.notebook import require_store
 
     sets = files or batches.files_of(Path.cwd() / "data", every)
     prepared = [batches.prepare(each, notebooks(), name) for each in sets]
+    use_profile(profile)
+    for each in prepared:
+        for execution in each.executions:
+            require_store(each.notebook, execution.parameters)
     if dry_run:
         _forecast(prepared, profile, again, as_json)
         return

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import chdir, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from traitlets.config import Config
 
 from keyshift.experiment.parts import AUTO, OF_AUTO
 from keyshift.model.errors import BadInput, PointsDied
+from keyshift.place.profile import load_profile
 from keyshift.progress import DISPLAY, tell
 from keyshift.registry import unknown
 from keyshift.results.anonymous import anonymous_all, anonymous_output, anonymous_value, escaped
@@ -185,6 +187,18 @@ def _checked(path: Path, known: Mapping[str, Any], name: str, value: Any) -> Any
         words += f", or {AUTO}," if auto else ""
         raise BadInput(f"{name} = {value!r}: {path.name} wants {words} here, as its default is: {default}")
     return value
+
+
+def require_store(path: Path, parameters: Mapping[str, Any]) -> None:
+    """Raise BadInput if the parameter ``profile`` of a notebook names other services than the profile of this process:
+    its runs would be in another store than the one in which the copy is to be kept with them.
+    """
+    if name := parameters.get("profile"):
+        here = there = load_profile()
+        with suppress(BadInput), chdir(path.parent):  # if there is none of this name, the notebook says so
+            there = load_profile(str(name))
+        if there.services != here.services:
+            raise BadInput(f"profile = {name!r}: {path.name} would leave its runs in services of that; use --profile")
 
 
 def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
