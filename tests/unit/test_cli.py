@@ -24,13 +24,14 @@ from keyshift.control.files import Jobs
 from keyshift.control.server import listen
 from keyshift.experiment.parameters import DEFAULTS
 from keyshift.lab.environment import open_services
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.needs import Resources
 from keyshift.place.profile import KEYS, Profile, SparkProfile
 from keyshift.planner import strategies
 from keyshift.program import INTERRUPTS
 from keyshift.services import processes
 from keyshift.studies import stored_runs
+from keyshift.studies.notebook import Executed
 from keyshift.workloads.stock import writing
 
 LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the package that is tested here
@@ -489,6 +490,47 @@ def test_a_notebook_whose_runs_would_be_in_another_store_than_its_copy_is_refuse
     assert not (tmp_path / "home").exists()
     batch.write_text(f"name: one\nnotebook: {own}\ngrid: {{profile: ['', local-cluster, nowhere]}}")
     assert keyshift("batch", str(batch), "--dry-run", home=tmp_path / "home").returncode == 0
+
+
+def test_where_the_copy_of_a_notebook_is_here_is_told_also_if_the_store_is_away_by_then(tmp_path, monkeypatch):
+    def away(*_):
+        raise ServiceUnavailable("MinIO does not answer")
+
+    write_notebook(own := tmp_path / "own" / "own.ipynb")
+    executed = Executed(own, own.with_suffix(".html"), [tmp_path / "figure-1.png"], [], None)
+    monkeypatch.setattr("keyshift.services.jars.require_java", lambda: None)
+    monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_: contextlib.nullcontext(ENDPOINTS))
+    monkeypatch.setattr("keyshift.studies.notebook.execute", lambda *_: executed)
+    monkeypatch.setattr("keyshift.studies.notebook.keep", away)
+    done = keyshift("notebook", str(own), home=tmp_path)
+    assert (done.returncode, done.stderr) == (3, "keyshift: MinIO does not answer\n")
+    told = [("notebook", own), ("HTML", executed.html), ("figure", tmp_path / "figure-1.png")]
+    assert done.stdout == "".join(f"{label:9} {file}\n" for label, file in told)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "error", "lacks_runs", "status"),
+    [
+        ("ok", None, False, 0),
+        ("ok bad", None, False, 1),
+        ("bad", "cell 3: KeyshiftError: none of the runs is correct", False, 1),
+        ("bad", "cell 3: PointsDied: 1 of 2 points died", True, 3),
+        ("ok bad", "cell 9: NameError: x", False, 3),
+        ("", "cell 1: NameError: x", False, 3),
+    ],
+)
+def test_a_notebook_ends_as_a_batch_of_it_would(tmp_path, monkeypatch, verdicts, error, lacks_runs, status):
+    write_notebook(own := tmp_path / "own" / "own.ipynb")
+    rows = [{"run_id": f"run-{n}", "strategy": "fluid", "verdict": each} for n, each in enumerate(verdicts.split())]
+    executed = Executed(own, own, [], rows, error, lacks_runs)
+    monkeypatch.setattr("keyshift.services.jars.require_java", lambda: None)
+    monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_: contextlib.nullcontext(ENDPOINTS))
+    monkeypatch.setattr("keyshift.studies.notebook.execute", lambda *_: executed)
+    monkeypatch.setattr("keyshift.studies.notebook.keep", lambda *_: None)
+    done = keyshift("notebook", str(own), home=tmp_path)
+    assert done.returncode == status
+    assert [line.split()[2] for line in done.stdout.splitlines() if "verdict" in line] == verdicts.split()
+    assert done.stderr.count(f"own.ipynb failed in {error}") == int(error is not None)
 
 
 def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, gone):

@@ -99,6 +99,7 @@ def notebook(
     from keyshift.results.store import ResultStore
     from keyshift.services.stack import Stack
     from keyshift.studies import notebook as notebooks
+    from keyshift.studies.batch import outcome
     from keyshift.studies.dry_run import Untold, startable
 
     [parameters] = notebooks.checked_parameters(path, named_values(settings))
@@ -109,18 +110,20 @@ def notebook(
     home = Stack().home
     with _services(profile) as endpoints, work_folder(home, "notebook-"):
         executed = notebooks.execute(path, parameters, home)
-        notebooks.keep(executed, ResultStore(endpoints))
-    for label, files in (("notebook", [executed.notebook]), ("HTML", [executed.html]), ("figure", executed.figures)):
-        for file in files:
+        files = [("notebook", executed.notebook), ("HTML", executed.html)]
+        files += [("figure", figure) for figure in executed.figures]
+        for label, file in files:  # first: they are found also if the store is away by now
             typer.echo(f"{label:9} {file}")
+        notebooks.keep(executed, ResultStore(endpoints))
     for row in executed.rows:
         typer.echo(f"{row['strategy']:18} verdict {row['verdict']:4} MinIO: runs/{row['run_id']}/")
-    bad = any(row["verdict"] != "ok" for row in executed.rows)
-    if executed.error and not bad:
+    verdicts = {row["run_id"]: row["verdict"] for row in executed.rows}
+    status = outcome(verdicts, executed.error, executed.lacks_runs)
+    if status == "failed":
         raise KeyshiftError(f"{path.name} failed in {executed.error}")
     if executed.error:
         tell(f"{path.name} failed in {executed.error}")
-    raise typer.Exit(int(bad))
+    raise typer.Exit(int(status == "bad"))
 
 
 def batch(

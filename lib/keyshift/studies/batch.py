@@ -323,7 +323,7 @@ def _run(
             notebook=prepared.notebook.name,
             parameters=execution.parameters,
             repetition=execution.repetition,
-            status=_status(verdicts, error, executed is not None and executed.lacks_runs),
+            status=outcome(verdicts, error, executed is not None and executed.lacks_runs),
             verdicts=verdicts,
             error=error,
             copy_at=copy_at,
@@ -337,7 +337,7 @@ def _run(
     return record
 
 
-def _status(verdicts: dict[str, str], error: str | None, lacks_runs: bool) -> Literal["ok", "bad", "failed"]:
+def outcome(verdicts: dict[str, str], error: str | None, lacks_runs: bool) -> Literal["ok", "bad", "failed"]:
     """Say what came of an execution. One whose runs are all bad has not failed, though its notebook got no further:
     made again, it would get no further either. One that lacks runs has failed, whatever the others are.
     """
