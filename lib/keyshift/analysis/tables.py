@@ -47,8 +47,9 @@ def moves(row: SummaryRow) -> bool:
     had switched. An autoscaler, or a script, asks for a move or not: what its job does without one is compared.
     """
     trigger = row["parameters"].get("trigger")
-    switched = row.get("units_moved") != 0 or (row.get("phases") or {}).get("prepare", nan) is not None
-    return trigger in ("auto", "script") or (trigger != "none" and row.get("steps") != 0 and switched)
+    phases = row.get("phases") or {}
+    rolled_back = row.get("units_moved") == 0 and "prepare" in phases and phases["prepare"] is None
+    return trigger in ("auto", "script") or (trigger != "none" and row.get("steps") != 0 and not rolled_back)
 
 
 def is_hit(row: SummaryRow) -> bool:
