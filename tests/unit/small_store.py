@@ -18,7 +18,7 @@ from memory_bucket import MemoryBucket
 OTHER_MACHINE = Machine(cpus=64, memory_mib=100, system="Linux", cpu="some")  # than that of ``run``
 BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MOMENTS = ("prepared_s", "switched_s", "aligned_s", "sent_s", "received_s", "installed_s", "drained_s")
-YES_OR_NO = ("overloaded", "rate_changed", "one_job")  # of a summary: never unknown
+YES_OR_NO = ("overloaded", "rate_changed", "one_job", "incomplete")  # of a summary: never unknown
 PHASES = {"plan": 0.01, "prepare": 0.2, "align": 0.1, "transfer": 0.5, "install": 0.1, "catch_up": 0.1}
 
 

@@ -41,7 +41,7 @@ def sentences(summaries: Sequence[SummaryRow]) -> list[str]:
     Points with a bad verdict are reported and left out of the comparisons: speed does not make up for wrong results.
     Points within 10 % are called the same, or within a factor of 2 if one of them ran once, and all that are the same
     as the best are named with it; where both were repeated, what may be chance (Welch, 95 %) is called so. Who was not
-    seen to recover is the best in neither spike nor silence.
+    seen to recover, or has units that did not come, is the best in neither spike nor silence.
     """
     grouped = points(summaries)
     if not grouped:
@@ -230,7 +230,9 @@ def _about(group: list[Point]) -> list[str]:
             f"Each point ran once: what is within a factor of {ONCE:g} is called the same, as equal runs differ by as "
             "much."
         )
-    unseen = [point.label for point in hit if not point.recovered]
+    open_ended = [point.label for point in hit if not point.recovered]
+    cut = [point.label for point in hit if point.incomplete]
+    unseen = {*open_ended, *cut}
     unfinished = [point.label for point in hit if point.lacks("completion (s)")]
     said += _compare(
         hit,
@@ -268,10 +270,14 @@ def _about(group: list[Point]) -> list[str]:
     )
     if unfinished:
         said.append(f"A completion time is missing for {enumerated(unfinished)}.")
-    if unseen:
+    if open_ended:
         said.append(
             f"The load ended before {HOLD_S} seconds in a row under the objective were seen behind the migration, or "
-            f"the last fault, with {enumerated(unseen)}: spike and silence may be larger than what is known."
+            f"the last fault, with {enumerated(open_ended)}: spike and silence may be larger than what is known."
+        )
+    if cut:
+        said.append(
+            f"Not all units came where they should with {enumerated(cut)}: spike and silence are of the others."
         )
     return said
 

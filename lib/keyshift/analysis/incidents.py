@@ -1,7 +1,7 @@
 """An incident of other engines beside what helps against it here: how bad each point is, and whether it helped."""
 
 from collections.abc import Collection, Mapping, Sequence
-from math import isfinite, isnan
+from math import isfinite, isnan, nan
 from types import MappingProxyType
 
 import pandas as pd
@@ -38,14 +38,15 @@ def incident_table(
     measures of ``comparison_table``. What its runs do not know is NaN.
 
     Late are results of events created from the request on whose latency is above ``slo_ms``. The last unit is there
-    when it is installed, counted from the first request, whatever becomes of state that moves later. Both are medians
-    over the correct runs, whose ``latencies`` and ``migrations`` (tables, by point) are given; NaN if there is none.
+    when it is installed, counted from the first request, whatever becomes of state that moves later; never, if a run
+    is incomplete. Both are medians over the correct runs, whose ``latencies`` and ``migrations`` (tables, by point, in
+    the order of their rows) are given; NaN if there is none.
     So is each measure of ``more``, by its name, which has a value of each correct run, by point.
     What they are of each run is in ``attrs``, for ``incident_sentences``.
     """
     of_runs: dict[str, Mapping[str, Sequence[float]]] = {
         LATE: {name: [_late(latency, slo_ms) for latency in some] for name, some in latencies.items()},
-        THERE: {name: [float(each["installed_s"].max()) for each in some] for name, some in migrations.items()},
+        THERE: {name: [*map(_there_s, _correct(rows, name), some)] for name, some in migrations.items()},
         **more,
     }
     table = comparison_table(rows).set_index("strategy")
@@ -53,6 +54,14 @@ def incident_table(
     found = table[["verdict", "runs"]].assign(**medians).join(table.reindex(columns=_OF_ROWS))
     found.attrs[_OF_RUNS] = of_runs
     return found
+
+
+def _correct(rows: Sequence[SummaryRow], point: str) -> list[SummaryRow]:
+    return [row for row in rows if row["strategy"] == point and row["verdict"] == "ok"]
+
+
+def _there_s(row: SummaryRow, migration: pd.DataFrame) -> float:
+    return nan if row.get("incomplete") else float(migration["installed_s"].max())
 
 
 def _late(latency: pd.DataFrame, slo_ms: float) -> float:
@@ -92,9 +101,17 @@ def incident_sentences(
             said.append(f"{measure}: {told}.")
     for point in against:
         there = table.attrs.get(_OF_RUNS, {}).get(THERE, {}).get(point, [])
-        if left := sum(map(isnan, there)):
+        runs = zip(there, _correct(rows, point), strict=bool(there))
+        if left := sum(isnan(at) and not row.get("incomplete") for at, row in runs):
             said.append(
                 f"In {left} of {len(there)} runs of **{point}** nothing is known to have moved: the job was as it was."
+            )
+    for point in dict.fromkeys([*against, *against.values()]):
+        mine = _correct(rows, point)
+        if cut := sum(bool(row.get("incomplete")) for row in mine):
+            said.append(
+                f"In {cut} of {len(mine)} runs of **{point}** not all state came where it should: with more of it, "
+                "figures may be larger."
             )
     return said
 
@@ -103,7 +120,7 @@ def overlap_sentences(rows: Sequence[SummaryRow], point: str, gap_s: float) -> l
     """In how many correct runs of ``point`` the second request, ``gap_s`` seconds behind the first, came too late to
     replace it; nothing if there is none. The plan of a request is one step.
     """
-    steps = [row.get("steps") or 0 for row in rows if row["strategy"] == point and row["verdict"] == "ok"]
+    steps = [row.get("steps") or 0 for row in _correct(rows, point)]
     late = sum(number > 1 for number in steps)
     if not late:
         return []

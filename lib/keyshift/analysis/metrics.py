@@ -199,7 +199,7 @@ def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None)
 
     With ``decisions``, which tell one migration from the next, that of each migration, added up: the pauses between
     migrations are in none of them, and time in which two go on at once (in two stages) counts once. None, too, if the
-    last one was ``left_out`` in part.
+    last one was ``left_out`` in part, which is not seen here if one before it has moved the same units.
     """
     if migration.empty or migration["installed_s"].isna().any():
         return None
@@ -311,12 +311,14 @@ def summarise(
     copy_bytes_per_s: float | None = None,
     fewer_replicas_s: float | None = None,
     one_job: bool = False,
+    incomplete: bool = False,
 ) -> dict[str, Any]:
     """The figures of a summary row that follow from the tables, under the names of ``results.manifest.Summary``.
 
     ``since_s``: the end of the warm-up (negative). ``decisions``: of its migrations, for ``completion_s``.
     ``bytes_beside``: sent beside those of its rows, None if not known. ``copy_bytes_per_s``: measured bandwidth of a
-    bare copy, for ``floor_s``. ``bytes_copied``, ``fewer_replicas_s`` and ``one_job`` are as they are in the row.
+    bare copy, for ``floor_s``. ``bytes_copied``, ``fewer_replicas_s``, ``one_job`` and ``incomplete`` are as they are
+    in the row.
     """
     p50, p99 = before(latency, since_s)
     seconds = per_second(latency)
@@ -336,7 +338,8 @@ def summarise(
         "spike_ms": spike_ms(seconds, until),
         "silence_ms": silence_ms(latency),
         "longest_ms": longest_ms(latency),
-        "completion_s": completion_s(migration, decisions),
+        "completion_s": None if incomplete else completion_s(migration, decisions),
+        "incomplete": incomplete,
         "phases": phases(migration, planned_s, replicate_s),
         "recover_s": recovered,
         "bytes_moved": None if sent is None or bytes_beside is None else sent + bytes_beside,

@@ -67,8 +67,8 @@ def ranking(summaries: Sequence[SummaryRow], measure: str = "P99 spike (ms)") ->
     """Find who has the smallest mean of ``measure``, for each workload: a row per point that is correct and knows it.
 
     A run in which nothing was to happen, or to move, knows nothing of spike, silence, longest latency and recovery; if
-    nothing moved, nor of the bytes that had to. A point has no rank by these if a run was not seen to recover, and none
-    by its completion if a run did not complete.
+    nothing moved, nor of the bytes that had to. A point has no rank by these if a run was not seen to recover, or is
+    incomplete, and none by its completion if a run did not complete.
     Columns: workload, rank (from 1), label, runs, mean, low and high (Student-t), first (False: worse than the first by
     more than chance, by Welch's test; True: that cannot be said, or it is the first; None: it was not repeated).
     Raises BadInput for an unknown measure.
@@ -108,9 +108,10 @@ def ranking_sentences(summaries: Sequence[SummaryRow], measure: str = "P99 spike
                 parts.append(f"the difference to {enumerated(close)} may be chance")
             if unclear := [row["label"] for row in others if row["first"] is None]:
                 parts.append(f"{enumerated(unclear)}: too few repetitions to tell")
-        if short := [point.label for point in group if not point.bad and _cut_short(point, measure)]:
-            what = "recover" if measure in UNTIL_RECOVERY else "complete"
-            parts.append(f"{enumerated(short)}: no rank, as not every run was seen to {what}")
+        if short := [point for point in group if not point.bad and _cut_short(point, measure)]:
+            open_ended = measure in UNTIL_RECOVERY and not all(point.recovered for point in short)
+            what, labels = "recover" if open_ended else "complete", enumerated(point.label for point in short)
+            parts.append(f"{labels}: no rank, as not every run was seen to {what}")
         if parts:
             said.append(f"{workload}: {'; '.join(parts)}.")
     return said
@@ -119,7 +120,7 @@ def ranking_sentences(summaries: Sequence[SummaryRow], measure: str = "P99 spike
 def _cut_short(point: Point, measure: str) -> bool:
     """Whether a run ended before all was seen that the measure is of: the others alone would tell too little."""
     if measure in UNTIL_RECOVERY:
-        return not point.recovered
+        return point.incomplete or not point.recovered
     return measure.startswith("completion") and point.lacks("completion (s)")
 
 

@@ -154,6 +154,11 @@ class Point:
         return len(measured(rows, OF_A_COMPARISON[name])) < len(rows)
 
     @property
+    def incomplete(self) -> bool:
+        """Whether a correct run has left units where they were: with them, it might have been worse."""
+        return any(row.get("incomplete") for row in self.rows if row["verdict"] == "ok")
+
+    @property
     def recovered(self) -> bool:
         """Whether every correct run was seen to recover that had to."""
         return not self.lacks("recovery (s)")

@@ -199,6 +199,7 @@ class KeyshiftJob:
         self._measured_at, self._copied = 0.0, NOTHING_COPIED
         self._measures: Mapping[str, Mapping[int, Measured]] = {}
         self._left_behind: dict[str, Collection[tuple[int, int]]] = {}
+        self._incomplete: dict[str, bool] = {}
 
     def start(self) -> None:
         """Start each stage under the assignment of the spec."""
@@ -297,6 +298,7 @@ class KeyshiftJob:
         self._copied = self.plans.copied()
         self._job.savepoint()
         self._left_behind = {name: plans.led.ask.left_behind() for name, plans in self.plans.of.items()}
+        self._incomplete = {name: plans.incomplete for name, plans in self.plans.of.items()}
         self._job.read_log()
 
     def final_state(self) -> FinalState:
@@ -315,7 +317,13 @@ class KeyshiftJob:
             struck=self._job.faults.struck,
         )
         stages = [
-            replace(stage, decisions=plans.past.decisions, to_move=plans.to_move(), measures=self._measures[name])
+            replace(
+                stage,
+                decisions=plans.past.decisions,
+                to_move=plans.to_move(),
+                measures=self._measures[name],
+                incomplete=self._incomplete[name],
+            )
             for stage, (name, plans) in zip(final.stages, self.plans.of.items(), strict=True)
         ]
         return replace(final, stages=stages)

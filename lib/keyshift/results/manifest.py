@@ -182,6 +182,10 @@ class Summary(_Record):
         "the pauses between them, and what overlaps (in two stages) once; null if a step did not install a unit, even "
         "if a later one did, or if the last steps of the last one never began"
     )
+    incomplete: bool = Field(
+        default=False,
+        description="whether units are known not to be where the last migration of their stage wanted them",
+    )
     phases: dict[str, MeasuredValue] = Field(description="phase to seconds, see docs/results.md")
     recover_s: MeasuredValue = Field(
         description="trigger until the per-second P99 stays under the objective; 0 if it never was above, null if the "

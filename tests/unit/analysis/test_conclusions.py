@@ -230,6 +230,19 @@ def test_a_point_in_which_nothing_can_or_had_to_move_wins_nothing():
     assert not any("Nothing moved" in sentence for sentence in sentences([scaled("fluid") | died]))
 
 
+def test_a_migration_that_left_units_behind_is_the_best_in_nothing():
+    cut = row("chunked", spike_ms=21.0, silence_ms=1.0, completion_s=None, incomplete=True)
+    said = sentences([cut, row("fluid"), row("lazy", spike_ms=90.0)])
+    assert said[2].startswith(
+        "fluid kept the P99 spike at 1.5 × its value before (a spike of 30 ms); lazy reached 4.5 ×"
+    )
+    assert not any("chunked" in sentence for sentence in said[:-2]), said
+    assert said[-2:] == [
+        "A completion time is missing for chunked.",
+        "Not all units came where they should with chunked: spike and silence are of the others.",
+    ]
+
+
 @pytest.mark.parametrize(
     "parameters", [{"trigger": "auto"}, {"trigger": "script"}, {"trigger": "scale", "fault": "kill:slot@4"}]
 )

@@ -124,6 +124,16 @@ def test_of_a_point_at_which_nothing_moved_that_is_said():
     assert len(said) == 1 + 2 + 1
 
 
+def test_the_last_unit_of_a_migration_that_left_some_behind_is_not_there():
+    rows = [row("a", 9.0), *(row("b", 9.0) | {"parameters": {"seed": n}, "incomplete": n == 1} for n in range(2))]
+    there = {"a": [migration(3.0)], "b": [migration(5.0), migration(1.0)]}
+    table = incident_table(rows, {}, there, slo_ms=500)
+    assert table[THERE].to_dict() == {"a": 3.0, "b": 5.0}
+    said = incident_sentences(rows, table, {"b": "a"}, [THERE])
+    assert said[-1].startswith("In 1 of 2 runs of **b** not all state came where it should: ")
+    assert not any("nothing is known to have moved" in sentence for sentence in said)
+
+
 @pytest.mark.parametrize(
     ("recovered", "words"),
     [

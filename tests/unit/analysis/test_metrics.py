@@ -225,7 +225,7 @@ def test_what_was_not_measured_or_not_told_is_none_not_zero():
     nothing = LOAD._replace(events=0, due=0)
     found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, load=nothing, since_s=-4)
     unknown = {name for name, value in found.items() if value is None}
-    known = {"measured_from_s", "events", "phases", "bytes_moved", "units_moved", "steps", "one_job"}
+    known = {"measured_from_s", "events", "phases", "bytes_moved", "units_moved", "steps", "one_job", "incomplete"}
     known |= {"rate_per_s", "offered_per_s", "results_due", "backlog", "unprocessed", "overloaded", "rate_changed"}
     assert unknown == set(found) - known
     assert set(found["phases"].values()) == {None}
@@ -285,5 +285,13 @@ def test_a_migration_whose_last_steps_were_taken_back_has_no_completion():
     assert metrics.completion_s(first, planned((0, 0, 7), (0, -1, 8))) == 1.0, "another one put it off"
     elsewhere = pd.concat([planned((0, 0, 7)), planned((0, 0, 8)).assign(stage=1)])
     assert metrics.completion_s(first, elsewhere) is None
+    back = planned((0, 0, 7), (1, 0, 7), (1, 1, 8))
+    twice = pd.concat([TWICE[:2], first.assign(step=2)])
+    assert metrics.completion_s(twice, back) is not None, "the table alone does not tell that 8 did not move again"
+    whole = twice.assign(aligned_s=twice["switched_s"], received_s=twice["installed_s"])
+    found = metrics.summarise(
+        latency((0.5, 10)), whole, NO_METRICS, load=LOAD, since_s=-4, decisions=back, incomplete=True
+    )
+    assert found["incomplete"] and found["completion_s"] is None
     replaced = planned((0, 0, 7), (0, 1, 9), (1, 0, 8))
     assert metrics.completion_s(TWICE[:2], replaced) == 1.0 + 0.5, "nobody wants the rest of the first one any more"

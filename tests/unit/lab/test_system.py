@@ -231,6 +231,18 @@ def test_the_end_of_a_job_has_what_was_measured_and_planned_and_how_long_a_plan_
     assert [replaces for _, replaces in made.job.requests] == [False]
 
 
+def test_the_end_of_a_job_tells_whether_units_are_where_the_last_plan_wants_them(monkeypatch):
+    made = stopped(monkeypatch, strategy="fluid", slots=2, to_slots=4)
+    steps = planned(made)
+    for moved, incomplete in ((steps[:-1], True), (steps[-1:], False)):
+        made.job.carry_out(moved)
+        made.system.stop()
+        assert made.system.final_state().stages[0].incomplete is incomplete
+    made.job.late = True
+    made.system.stop()
+    assert made.system.final_state().stages[0].incomplete, "some are still to come"
+
+
 def test_units_of_a_request_that_nobody_has_planned_were_to_move_and_without_a_request_none_were(monkeypatch):
     made = stopped(monkeypatch, strategy="fluid", slots=2, to_slots=4)
     assert made.system.final_state().stages[0].to_move == set()

@@ -57,11 +57,13 @@ def test_more_slots_are_beside_a_job_that_is_left_as_it_is_where_the_skew_is_the
 
 
 def test_it_is_said_when_the_last_unit_of_rescales_with_deaths_has_arrived():
-    points, study = {"rare": 13.5, "frequent": 11.0}, SimpleNamespace(correct=["rare", "frequent"])
+    points = {"rare": 13.5, "frequent": 11.0, "incomplete": float("nan")}
+    study = SimpleNamespace(correct=[*points])
     said = told_of("incidents/03_dying_slot", "incident_sentences", points, study=study, rescales=3, gap_s=6.0)
-    assert said[-2:] == [
+    assert said[-3:] == [
         "rare: the last unit arrived 1.5 s after the last request.",
-        "frequent: no unit is known to have arrived after the last request.",
+        "frequent: the last unit is not known to have come after the last request.",
+        "incomplete: the last unit is not known to have come after the last request.",
     ]
 
 

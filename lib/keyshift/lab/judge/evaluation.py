@@ -320,6 +320,7 @@ class EndedJob:
         facts = self.facts(span, tables, self.counted()[1], offered, *told)
         if final.strength and final.strength[0][0] <= span.start:  # since a resume it is of this process alone
             facts["fewer_replicas_s"] = fewer_s(final.strength, self._traffic.replicas, span)
+        facts["incomplete"] = any(stage.incomplete for stage in stages)
         at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
         of_hosts = (line for each in measures for line in from_records.hosts(each))
         return Evaluation(tables, verdict, facts, [*of_hosts, *at_stages, *final.notes, *nothing, *self.notes])

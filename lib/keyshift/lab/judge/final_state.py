@@ -41,6 +41,7 @@ class StageEnd:
     decisions: Sequence[tuple[int, Decision]] = ()  # with the number of the migration
     to_move: Collection[int] = ()  # units that were requested to change their slot
     measures: Mapping[int, Measured] = field(default_factory=dict)  # of each slot
+    incomplete: bool = False  # whether units are known not to be where the last plan wants them
 
 
 class CopiedAhead(NamedTuple):

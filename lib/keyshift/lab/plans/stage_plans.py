@@ -133,7 +133,12 @@ class StagePlans:
         """See ``JobPlans.ended``. ``busy``: whether a migration of the stage is to come or under way."""
         if number in self._ended or busy:
             return self._ended.get(number)
-        return self._planned == number and self._target.owner == self.led.assignment.owner and not self.led.late
+        return self._planned == number and not self.incomplete
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether units are not where the last plan wants them; no if this process has made none."""
+        return self._planned != -1 and (self._target.owner != self.led.assignment.owner or self.led.late)
 
     @property
     def owners_before(self) -> tuple[SlotId, ...] | None:

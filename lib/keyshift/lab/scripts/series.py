@@ -38,13 +38,15 @@ OF_A_SERIES = (
 class Lap:
     """What is known of a lap when it is over.
 
-    ``planned_s``: how long its plan took. ``numbers``: of its migration, by stage.
+    ``planned_s``: how long its plan took. ``numbers``: of its migration, by stage. ``incomplete``: whether some of its
+    units did not come.
     """
 
     spec: RunSpec
     span: Span
     planned_s: float
     numbers: Mapping[str, int]
+    incomplete: bool
     copied: CopiedAhead
     bytes_beside: int
     notes: Sequence[str]
@@ -159,12 +161,13 @@ class Series:
         planned_s, numbers = yield from self._migrate(spec, point)
         yield from self._await_calm(time.time(), trigger + run.seconds - spec.scenario.trigger_s, CALM_S)
         span = Span(begin, begin, time.time(), trigger)
+        incomplete = not self._complete(numbers)
         restarted = system.status()["attempt"] != attempt  # slots count from the beginning of their attempt
         sent = bytes_beside(system.measure().values()) - (0 if restarted else sent)
         copied, notes = system.plans.copied(), list(map(str, system.notes[told:]))
         system.plans.end_copies()
         yield from self._go_back()
-        self._laps.append(Lap(spec, span, planned_s, numbers, copied, sent, notes))
+        self._laps.append(Lap(spec, span, planned_s, numbers, incomplete, copied, sent, notes))
 
     def _migrate(self, spec: RunSpec, point: Strategy) -> Generator[ScriptStep, None, tuple[float, dict[str, int]]]:
         """Migrate until it is over. Gives seconds for the plans, and the numbers of the migrations."""
@@ -186,6 +189,9 @@ class Series:
             for stage, home in homes.items()
         ]
         yield from self._await_end({each.stage: self._system.plans.adopt(each) for each in back})
+
+    def _complete(self, numbers: Mapping[str, int]) -> bool:
+        return all(self._system.plans.ended(stage, number) for stage, number in numbers.items())
 
     def _await_end(self, numbers: Mapping[str, int]) -> Script:
         within_s = self._run.spec.job.deadline_s + self._run.spec.run.catch_up_s
@@ -216,5 +222,5 @@ def evaluation_of(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     left = ended.unprocessed_in(span)
     number = ended.offered_for(made) + left
     offered = {"took_s": span.end - span.start, "events": number, "unprocessed": left, "planned": number}
-    facts = ended.facts(span, tables, due, offered, *told) | {"one_job": True}
+    facts = ended.facts(span, tables, due, offered, *told) | {"one_job": True, "incomplete": lap.incomplete}
     return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])

@@ -113,10 +113,10 @@ def test_events_that_routers_have_made_are_not_counted_as_those_that_were_offere
     given_up = ended(None, CountedByResults, slice(made // 2), made_of=3, offsets={}, overloaded=True)
     assert (whole.unprocessed, given_up.unprocessed) == (0, 3 * (made - made // 2))
     half = Span(0.0, 0.0, whole.events["t"].median() / SECOND_US, 0.0)
-    lap = Lap(make_spec({"keys": 50}), half, 0.0, {}, CopiedAhead(), 0, [])
+    lap = Lap(make_spec({"keys": 50}), half, 0.0, {}, True, CopiedAhead(), 0, [])
     facts = series.evaluation_of(whole, lap, None).facts
     load = facts["load"]
-    assert facts["one_job"], "the summary of a lap says that it is one"
+    assert facts["one_job"] and facts["incomplete"], "the summary of a lap says that it is one, and how that ended"
     assert (load.events, load.planned, load.due) == (3 * load.due, 3 * load.due, half.of(whole.events["t"]).sum())
     assert 0 < load.due < made
     stopped = ended(None, offsets={0: 5, 1: 5}, made_of=3, overloaded=True)
@@ -142,7 +142,7 @@ def test_laps_of_an_overloaded_job_know_which_of_their_events_it_had_not_process
     frames.loc[frames["offset"] == 7, "watermark"] = 0  # as if it was sent at once with the next one
     for (before, last), behind in {(0, 3): 0, (3, 6): 4, (5, 9): 8}.items():  # frames of both routers
         span = Span(ends[before] + 1e-6, 0.0, ends[last] + 1e-6, 0.0)
-        lap = Lap(make_spec({"keys": 50}), span, 0.0, {}, CopiedAhead(), 0, [])
+        lap = Lap(make_spec({"keys": 50}), span, 0.0, {}, False, CopiedAhead(), 0, [])
         of_stopped, of_whole = (series.evaluation_of(job, lap, None).facts["load"] for job in (stopped, whole))
         assert (of_stopped.unprocessed, of_whole.unprocessed) == (behind * each, 0)
         assert of_stopped.events == of_stopped.planned == of_whole.events
@@ -185,11 +185,11 @@ def test_of_events_that_a_stopped_job_has_not_read_those_are_lost_of_which_a_res
 def facts_of(ended, monkeypatch):
     """What ``evaluation`` says beside its tables of a run with these records of one migration."""
 
-    def make(*records, begins=(1,), **of_job):
+    def make(*records, begins=(1,), incomplete=False, **of_job):
         monkeypatch.setattr(evaluation, "judged", lambda *given: GOOD)
         run, decided = ended(None), (0, Decision(UnitId(0), 0, "first"))
         stage = replace(run.final.stages[0], records=records, begins=begins, decisions=[decided])
-        stage = replace(stage, unit_bytes=dict.fromkeys(range(8), 100))
+        stage = replace(stage, unit_bytes=dict.fromkeys(range(8), 100), incomplete=incomplete)
         run.final = replace(run.final, stages=[stage], **of_job)
         run.feed.took_s, run.feed.planned = 1.0, run.feed.offered
         return run.evaluation(Span(0, 0, 1, 0), [], str).facts
@@ -204,6 +204,11 @@ def moved(mode=PUSH, outcome="complete"):
     """A step in which slot 0 has sent 7 bytes of unit 0."""
     released = {0: UnitsLeft((UnitLeft(0, 7, 3, 4),))}
     return StepRecord(2, Step((Move(0, 0, 1),), mode), 1, 2, 2, 5, outcome, released)
+
+
+@pytest.mark.parametrize("incomplete", [False, True])
+def test_a_run_is_incomplete_if_a_stage_is(facts_of, incomplete):
+    assert facts_of(moved(), incomplete=incomplete)["incomplete"] is incomplete
 
 
 def test_tables_say_whose_moves_and_measures_they_have(ended):

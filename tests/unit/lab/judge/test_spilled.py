@@ -91,7 +91,7 @@ def ended(tmp_path):
 
 def told_of(ended):
     """The verdict, and all that is said of the whole run and of a lap; tables as texts, in which NaN is NaN."""
-    lap = Lap(make_spec({"keys": 50}), LAP, 0.0, {}, CopiedAhead(), 0, [])
+    lap = Lap(make_spec({"keys": 50}), LAP, 0.0, {}, False, CopiedAhead(), 0, [])
     whole = ended.evaluation(WHOLE, [], str)
     parts = [whole, series.evaluation_of(ended, lap, whole.verdict)]
     tables = [{name: str(table.to_pydict()) for name, table in each.tables.items()} for each in parts]

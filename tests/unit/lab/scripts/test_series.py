@@ -191,6 +191,13 @@ class CalmJob:
         return True if self.now >= self.migrated_at[-1] else None
 
 
+def test_a_lap_tells_that_its_migration_has_left_units_behind(monkeypatch):
+    job, ended = CalmJob(spec(), 1.0), CalmJob.ended
+    job.ended = lambda stage, number: ended(job, stage, number) and len(job.migrated_at) != 3  # behind practice
+    laps = played(monkeypatch, job, [job.spec] * 2)
+    assert [lap.incomplete for _, lap in laps] == [True, False]
+
+
 def played(monkeypatch, job, specs):
     """What is known of these laps of a job: of each its span, and all."""
     monkeypatch.setattr(scripts, "time", job)
