@@ -128,7 +128,9 @@ class Series:
         self._laps: list[Lap] = []
 
     def script(self, run: RunLoop) -> Script:
-        """Carry out the laps in the job of ``run``. Raises KeyshiftError if that dies, or a migration hangs."""
+        """Carry out the laps in the job of ``run``. Raises KeyshiftError if that dies, a migration hangs, or units
+        do not go back.
+        """
         self._run, self._system = run, cast(KeyshiftJob, run.system)
         return self._play()
 
@@ -179,7 +181,7 @@ class Series:
         return planned_s, numbers
 
     def _go_back(self) -> Script:
-        """Move units back to where they were at first."""
+        """Move units back to where they were at first. Raises MigrationFailed if some did not come there."""
         spec = self._run.spec
         homes = {stage: enumerate(spec.start(stage).owner[:: spec.workload.bins]) for stage in spec.moving}
         back = [
@@ -188,7 +190,10 @@ class Series:
             )
             for stage, home in homes.items()
         ]
-        yield from self._await_end({each.stage: self._system.plans.adopt(each) for each in back})
+        numbers = {each.stage: self._system.plans.adopt(each) for each in back}
+        yield from self._await_end(numbers)
+        if not self._complete(numbers):  # the next lap would not begin as the others
+            raise MigrationFailed("units did not go back to where they were before a migration")
 
     def _complete(self, numbers: Mapping[str, int]) -> bool:
         return all(self._system.plans.ended(stage, number) for stage, number in numbers.items())

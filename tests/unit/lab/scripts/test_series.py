@@ -9,7 +9,7 @@ from keyshift.lab.run import run_in_one_job
 from keyshift.lab.run_loop import RunLoop
 from keyshift.lab.scripts import series as scripts
 from keyshift.lab.scripts.series import CALM_S, Series, by_job, judged, one_job
-from keyshift.model.errors import KeyshiftError, ServiceUnavailable
+from keyshift.model.errors import KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.model.records import Second
 
 SMALL = {"keys": 1000, "seconds": 10.0, "trigger_s": 4.0}
@@ -196,6 +196,13 @@ def test_a_lap_tells_that_its_migration_has_left_units_behind(monkeypatch):
     job.ended = lambda stage, number: ended(job, stage, number) and len(job.migrated_at) != 3  # behind practice
     laps = played(monkeypatch, job, [job.spec] * 2)
     assert [lap.incomplete for _, lap in laps] == [True, False]
+
+
+def test_a_series_whose_units_do_not_go_back_ends_as_the_next_lap_would_begin_elsewhere(monkeypatch):
+    job, ended = CalmJob(spec(), 1.0), CalmJob.ended
+    job.ended = lambda stage, number: ended(job, stage, number) and len(job.migrated_at) != 4
+    with pytest.raises(MigrationFailed, match="units did not go back"):
+        played(monkeypatch, job, [job.spec] * 2)
 
 
 def played(monkeypatch, job, specs):
