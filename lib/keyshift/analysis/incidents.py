@@ -64,6 +64,11 @@ def _there_s(row: SummaryRow, migration: pd.DataFrame) -> float:
     return nan if row.get("incomplete") else float(migration["installed_s"].max())
 
 
+def _stood_still(there_s: float, row: SummaryRow) -> bool:
+    """Whether nothing is known to have moved: no unit came, and no step has switched, whatever a death made of it."""
+    return isnan(there_s) and not row.get("incomplete") and (row.get("phases") or {}).get("prepare") is None
+
+
 def _late(latency: pd.DataFrame, slo_ms: float) -> float:
     need(latency, ["created_s", "latency_ms"], "incident_table")
     return float(100 * (latency.loc[latency["created_s"] >= 0, "latency_ms"] > slo_ms).mean())
@@ -102,7 +107,7 @@ def incident_sentences(
     for point in against:
         there = table.attrs.get(_OF_RUNS, {}).get(THERE, {}).get(point, [])
         runs = zip(there, _correct(rows, point), strict=bool(there))
-        if left := sum(isnan(at) and not row.get("incomplete") for at, row in runs):
+        if left := sum(_stood_still(there_s, row) for there_s, row in runs):
             said.append(
                 f"In {left} of {len(there)} runs of **{point}** nothing is known to have moved: the job was as it was."
             )

@@ -219,9 +219,11 @@ def bytes_minimum(
 
 
 def nothing_moved(to_move: int, migration: pd.DataFrame) -> list[str]:
-    """A line if so many units were to move and none is known to have arrived."""
-    arrived = (migration["source"] != migration["destination"]) & migration["installed_s"].notna()
-    if not to_move or arrived.any():
+    """A line if so many units were to move, none is known to have arrived and no step of any to have switched: behind a
+    death, the next attempt builds units where a switch wants them, and nobody says when they are installed.
+    """
+    known = migration[["switched_s", "installed_s"]].notna().any(axis=1)
+    if not to_move or ((migration["source"] != migration["destination"]) & known).any():
         return []
     return [f"nothing moved: {to_move} units were to move, and none is known to have arrived"]
 

@@ -122,6 +122,8 @@ def test_of_a_point_at_which_nothing_moved_that_is_said():
     said = incident_sentences(rows, table, {"b": "a", "c": "a"}, [LATE])
     assert said[-1] == "In 1 of 2 runs of **b** nothing is known to have moved: the job was as it was."
     assert len(said) == 1 + 2 + 1
+    died = [each | {"phases": {"prepare": 0.1, "install": None}} for each in rows]  # behind the switch of its only step
+    assert len(incident_sentences(died, table, {"b": "a", "c": "a"}, [LATE])) == 1 + 2
 
 
 def test_the_last_unit_of_a_migration_that_left_some_behind_is_not_there():

@@ -40,7 +40,7 @@ TRIGGER_US = 10_000_000
 
 
 def migration(*rows):
-    return pd.DataFrame(rows, columns=["source", "destination", "installed_s"])
+    return pd.DataFrame(rows, columns=["source", "destination", "installed_s"]).assign(switched_s=math.nan)
 
 
 def test_each_snapshot_is_told_of_stage_by_stage():
@@ -66,6 +66,7 @@ def test_notes_say_where_slots_were_that_nothing_moved_though_it_should_have_and
     ]
     assert nothing_moved(2, migration((0, 1, 0.5), (0, 1, math.nan))) == []
     assert nothing_moved(0, migration((1, 1, 0.5))) == []
+    assert nothing_moved(2, migration((0, 1, math.nan)).assign(switched_s=0.4)) == [], "a death came behind the switch"
     for nothing in (migration((0, 1, math.nan)), migration((1, 1, 0.5)), migration()):
         (line,) = nothing_moved(2, nothing)
         assert line.startswith("nothing moved: 2 units were to move")
