@@ -18,10 +18,10 @@ def fired(runs: Mapping[str, Sequence[Mapping[str, pd.DataFrame]]]) -> pd.DataFr
     """A row for each run, named by its point: how many windows closed, and how many results they had.
 
     ``runs``: the tables of each run of each point. Columns: ``windows before``, ``during`` and ``after`` the migration
-    (first switch to last drained queue), ``results before`` and so on, ``results per window`` (NaN if none closed),
-    ``moved`` (if nothing did, all is before). A window is a moment at which timers were due; where each key has its
-    own, as sessions, auctions and rows of a join do, that is one of them. What timers gave is not counted twice if the
-    query died in between.
+    (first switch to last drained queue, or last switch if that is the last that is known), ``results before`` and so
+    on, ``results per window`` (NaN if none closed), ``moved`` (if nothing did, all is before). A window is a moment at
+    which timers were due; where each key has its own, as sessions, auctions and rows of a join do, that is one of them.
+    What timers gave is not counted twice if the query died in between.
     """
     each = [(name, tables) for name, some in runs.items() for tables in some]
     rows = []
@@ -30,7 +30,9 @@ def fired(runs: Mapping[str, Sequence[Mapping[str, pd.DataFrame]]]) -> pd.DataFr
         need(metrics, ["t_s", "metric", "value"], f"fired, {name}")
         need(migration, ["switched_s", "drained_s"], f"fired, {name}")
         moved = bool(migration["switched_s"].notna().any())  # a step that was rolled back has moved nothing
-        begin, end = (migration["switched_s"].min(), migration["drained_s"].max()) if moved else (np.inf, np.inf)
+        # A death has cut off the moments behind a switch; nothing is behind a NaN.
+        known = migration[["switched_s", "drained_s"]].max()
+        begin, end = (migration["switched_s"].min(), known.max()) if moved else (np.inf, np.inf)
         when = np.select([metrics["t_s"] + BIN_S <= begin, metrics["t_s"] > end], ["before", "after"], "during")
         sums = metrics.groupby(["metric", when])["value"].sum()
         counts = {

@@ -41,6 +41,13 @@ def test_without_timers_and_without_a_migration_nothing_is_made_up():
         fired({"q1": [nothing | {"metrics": RUN.drop(columns="value")}]})
 
 
+def test_timers_fire_behind_a_migration_of_which_a_death_has_cut_off_the_end():
+    died = {"metrics": RUN, "migration": MIGRATION.assign(drained_s=np.nan)}
+    found = fired({"q5": [died]})
+    assert found.loc["q5", ["windows before", "windows during", "windows after"]].tolist() == [2, 1, 4]
+    assert fired_sentences(found)[0].startswith("Timers fired in 1 of 1 runs, behind the migration, too")
+
+
 def test_sentences_say_where_timers_fired_and_where_they_did_not():
     stuck = {"metrics": metrics((-1.0, 1, 5)), "migration": MIGRATION}
     runs = {"q5": [{"metrics": RUN, "migration": MIGRATION}], "q7": [stuck], "q1": [stuck | {"metrics": metrics()}]}
