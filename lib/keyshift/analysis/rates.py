@@ -82,6 +82,11 @@ def rate_ratio_sentences(summaries: Sequence[SummaryRow]) -> list[str]:
         elif not (more or other_more) and rate < next_other and other < next_one:
             said.append(f"{first} sustains about as many events/s as {name}.")
         else:
-            how = "at least " if more else "at most " if other_more else ""
-            said.append(f"{first} sustains {how}{digits(rate / other)} times as many events/s as {name}.")
+            # Of one that is known to a step, what it sustains lies between both of its rates.
+            times, how = rate / other, ""
+            if more:
+                times, how = rate / next_other, "at least "
+            elif other_more:
+                times, how = next_one / other, "at most "
+            said.append(f"{first} sustains {how}{digits(times)} times as many events/s as {name}.")
     return said
