@@ -118,10 +118,13 @@ def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
 
 
 def steady_sentences(table: pd.DataFrame, of: str) -> list[str]:
-    """The latency of ``of`` before a migration, and that of others as a multiple; see ``interruption_sentences``."""
+    """The latency of ``of`` before a migration, and that of others as a multiple; see ``interruption_sentences``.
+
+    One that is not above 0, as of a clock of Kafka's log that is behind, says nothing, and has no multiple.
+    """
     need(table, [*BEFORE, "verdict"], "steady_sentences")
-    table = table[table["verdict"] == "ok"]
-    known = {str(name): (float(p50), float(p99)) for name, p50, p99 in table[list(BEFORE)].dropna().itertuples()}
+    told = table.loc[table["verdict"] == "ok", list(BEFORE)]
+    known = {str(name): (float(p50), float(p99)) for name, p50, p99 in told[(told > 0).all(axis=1)].itertuples()}
     if of not in known:
         return [f"{of} is not compared: a run of it is not correct, or none says what its latency is."]
     p50, p99 = known.pop(of)

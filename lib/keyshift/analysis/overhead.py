@@ -30,8 +30,8 @@ def overhead_table(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def overhead_sentences(runs: Mapping[str, pd.DataFrame]) -> list[str]:
     """Say how many times as much as the first point each other one pays, of means over their runs; also what may be
-    chance (Welch, 95 %), and which of them ran once. A measure that one of both does not know, or of which the first
-    one pays nothing, is left out.
+    chance (Welch, 95 %), as is all that is known of one run alone, and which of them ran once. A measure that one of
+    both does not know, or of which the first one pays nothing, is left out.
 
     ``runs``: see ``overhead_table``, of points all of whose runs are correct.
     """
@@ -47,7 +47,7 @@ def overhead_sentences(runs: Mapping[str, pd.DataFrame]) -> list[str]:
             if len(mine) and len(theirs) and theirs.mean():
                 over = mine.mean() / theirs.mean()
                 times.append(f"{measure} {digits(over) if once else f'{over:.2f}'} times")
-                chance += [str(measure)] if differ(theirs, mine) is False else []
+                chance += [] if once or differ(theirs, mine) else [str(measure)]
         doubt = f"; {enumerated(once)} ran once, so all of it may be chance" if once else ""
         if chance:
             doubt = f"; of {enumerated(chance)} that may be chance (Welch, 95 %)"

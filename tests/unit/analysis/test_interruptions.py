@@ -105,6 +105,9 @@ def test_latencies_before_are_compared_in_words():
         "spark_state: P50 10 and P99 20 ms before the request.",
         "fluid has 0.5 times the P50 and 1.5 times the P99 of spark_state.",
     ]
+    table.loc["fluid", "P50 before (ms)"] = 0.0
+    assert len(steady_sentences(table, "spark_state")) == 1
+    assert steady_sentences(table, "fluid")[0].startswith("fluid is not compared: "), "there is no multiple of nothing"
 
 
 def test_moments_of_faults_are_those_at_which_something_was_hit():

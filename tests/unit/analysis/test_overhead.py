@@ -29,6 +29,14 @@ def test_of_single_runs_it_is_said_that_they_are(plain, ours, once):
     assert said.endswith(f", CPU (%) 1.2 times; {once} ran once, so all of it may be chance.")
 
 
+def test_a_measure_that_one_run_of_several_knows_may_be_chance():
+    some = OURS.assign(**{"CPU (%)": [60.0, None, None]})
+    assert overhead_sentences({"plain": PLAIN, "ours": some}) == [
+        "ours next to plain: P99 (ms) 1.03 times, CPU (%) 1.18 times; "
+        "of P99 (ms) and CPU (%) that may be chance (Welch, 95 %)."
+    ]
+
+
 def test_what_is_not_known_and_a_single_point_are_not_compared():
     assert overhead_sentences({"plain": UNKNOWN, "ours": OURS}) == ["ours next to plain: CPU (%) 1.20 times."]
     assert overhead_sentences({"plain": PLAIN}) == overhead_sentences({}) == []
