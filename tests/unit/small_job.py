@@ -1,5 +1,7 @@
 """What the tests of state that travels between slots share: a small job, and state for it."""
 
+from dataclasses import replace
+
 from keyshift.endpoints import Endpoints
 from keyshift.state.memory import MemoryState
 from keyshift.wire.config import JobConfig
@@ -13,6 +15,12 @@ NUMBERS = {"routers": 1, "slots": 2, "key_groups": 4, "slots_per_process": 1}
 SIZES = {"chunk_bytes": 1000, "queue_bytes": 64 << 20}
 TIMES = {"deadline_s": 30.0, "snapshot_s": 0.0, "heartbeat_us": 20_000, "session_ms": 500, "hop_us": 15_000}
 CONFIG = JobConfig(endpoints=ENDPOINTS, parameters=PARAMETERS, **NAMES, **PARTS, **NUMBERS, **SIZES, **TIMES)
+TIMED = replace(
+    CONFIG,
+    workload="windowcount",
+    stage="windows",
+    parameters=PARAMETERS | {"window_ms": 20, "delay_ms": 10, "idle_ms": 50},
+)
 VALUE = CONFIG.make_stage().operator().state_schema
 
 

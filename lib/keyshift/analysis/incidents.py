@@ -15,6 +15,7 @@ from keyshift.analysis.tables import (
     UNTIL_RECOVERY,
     SummaryRow,
     comparison_table,
+    correct,
     measured,
     middle,
     points,
@@ -57,7 +58,7 @@ def incident_table(
 
 
 def _correct(rows: Sequence[SummaryRow], point: str) -> list[SummaryRow]:
-    return [row for row in rows if row["strategy"] == point and row["verdict"] == "ok"]
+    return [row for row in correct(rows) if row["strategy"] == point]
 
 
 def _there_s(row: SummaryRow, migration: pd.DataFrame) -> float:
@@ -89,12 +90,12 @@ def incident_sentences(
     """
     need(table, measures, "incident_sentences")
     said = verdict_sentences(rows)
-    said += doubts([row for row in rows if row["verdict"] == "ok"])
+    said += doubts(correct(rows))
     every = [point for group in points(rows).values() for point in group]
     open_ended = {point.rows[0]["strategy"] for point in every if not point.recovered}
     for measure in measures:
-        correct = table.loc[table["verdict"] == "ok", measure].dropna()
-        known = {str(point): float(value) for point, value in correct.items()}
+        of_correct = table.loc[table["verdict"] == "ok", measure].dropna()
+        known = {str(point): float(value) for point, value in of_correct.items()}
         for point, pain in against.items():
             missing = [name for name in (point, pain) if name not in known]
             if missing:

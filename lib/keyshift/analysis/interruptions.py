@@ -7,7 +7,7 @@ import pandas as pd
 
 from keyshift.analysis.conclusions import digits, enumerated, tie
 from keyshift.analysis.metrics import FAULT, arrivals_ms, need
-from keyshift.analysis.tables import SummaryRow
+from keyshift.analysis.tables import SummaryRow, correct
 from keyshift.analysis.timelines import faults
 from keyshift.model.errors import BadInput
 
@@ -32,15 +32,15 @@ def interruptions(rows: Sequence[SummaryRow], latencies: Mapping[str, Sequence[p
     found = []
     for name in dict.fromkeys(row["strategy"] for row in rows):
         mine = [row for row in rows if row["strategy"] == name]
-        correct = [row for row in mine if row["verdict"] == "ok"]
+        good = correct(mine)
         tables = latencies.get(name, [])
-        if len(tables) != len(correct):
-            raise BadInput(f"interruptions: {name} has {len(correct)} correct runs and {len(tables)} latency tables")
-        each = [_one(row, table) for row, table in zip(correct, tables, strict=True)]
+        if len(tables) != len(good):
+            raise BadInput(f"interruptions: {name} has {len(good)} correct runs and {len(tables)} latency tables")
+        each = [_one(row, table) for row, table in zip(good, tables, strict=True)]
         measured = pd.DataFrame(each, columns=list(MEASURES), dtype=float)
         medians = measured.median().to_dict()
         medians[AGAIN] = measured[AGAIN].median(skipna=False)
-        verdict = "ok" if len(correct) == len(mine) else f"bad ({len(mine) - len(correct)} of {len(mine)})"
+        verdict = "ok" if len(good) == len(mine) else f"bad ({len(mine) - len(good)} of {len(mine)})"
         found.append({"strategy": name, "runs": len(mine), "verdict": verdict, **medians})
     if not found:
         raise BadInput("interruptions: no run given")

@@ -5,7 +5,7 @@ from math import inf
 
 from keyshift.analysis.conclusions import digits, verdict_sentences
 from keyshift.analysis.sweeps import sweep, value_of
-from keyshift.analysis.tables import Measure, SummaryRow
+from keyshift.analysis.tables import Measure, SummaryRow, correct
 
 HIGHEST = "highest sustained rate (events/s)"
 # Latencies are medians over the seconds of a burst.
@@ -27,7 +27,7 @@ def rate_sentences(summaries: Sequence[SummaryRow], parameter: str = "slots", gr
     """
     said = verdict_sentences(summaries)
     found = sweep(summaries, parameter, {HIGHEST: RATE_MEASURES[HIGHEST]}, group)
-    correct = [row for row in summaries if row["verdict"] == "ok"]
+    good = correct(summaries)
     at_least = open_ended(summaries)
     more = {(value_of(row, group), value_of(row, parameter)) for row in at_least}
     for name, line in found.dropna(subset="mean").groupby("group", sort=False):
@@ -46,7 +46,7 @@ def rate_sentences(summaries: Sequence[SummaryRow], parameter: str = "slots", gr
         said.append(
             "At least: the next rate that was tried, if there is one, was offered late: it says nothing of the job."
         )
-    known = [row for row in correct if row not in at_least and row.get("highest_per_s") and row.get("above_per_s")]
+    known = [row for row in good if row not in at_least and row.get("highest_per_s") and row.get("above_per_s")]
     if known:
         step = max(row["above_per_s"] / row["highest_per_s"] for row in known) - 1
         each = "Each other rate" if more else "Each rate"

@@ -18,6 +18,7 @@ from keyshift.analysis.tables import (
     Measure,
     Point,
     SummaryRow,
+    correct,
     is_hit,
     measured,
     moves,
@@ -53,7 +54,7 @@ def sweep(
     names, values = in_order(group, (name for name, _ in runs)), in_order(parameter, (value for _, value in runs))
     rows = []
     for name, value in sorted(runs, key=lambda point: (names.index(point[0]), values.index(point[1]))):
-        good, of_first = _correct(runs[name, value]), _correct(runs.get((names[0], value), []))
+        good, of_first = correct(runs[name, value]), correct(runs.get((names[0], value), []))
         for measure, function in wanted.items():
             found, first = measured(good, function), measured(of_first, function)
             mean, low, high, _ = interval(found) if found else (nan, nan, nan, 0)
@@ -153,10 +154,6 @@ def in_order(name: str, values: Iterable[Any]) -> list[Any]:
 def _parts(text: str) -> list[tuple[float, str]]:
     """The numbers in a text, and what is between them, for sorting."""
     return [(float(part), "") if part.isdecimal() else (inf, part) for part in re.split(r"(\d+)", text) if part]
-
-
-def _correct(rows: Iterable[SummaryRow]) -> list[SummaryRow]:
-    return [row for row in rows if row["verdict"] == "ok"]
 
 
 def _measure(name: str) -> Measure:

@@ -29,6 +29,11 @@ SHARED = ("remote", "hybrid")  # backends that all slots reach: a unit moves by 
 _OF_PRESETS = {"lazy": {"transfer": "access"}, "hybrid": {"transfer": "remote"}, "stop_restart": {"gate": "query"}}
 
 
+def correct(rows: Iterable[SummaryRow]) -> list[SummaryRow]:
+    """The rows of runs whose verdict is ok."""
+    return [row for row in rows if row["verdict"] == "ok"]
+
+
 def owners_only(row: SummaryRow) -> bool:
     """Whether a migration of the run changes who owns a unit, and no more: its state follows later, or stays.
 
@@ -144,19 +149,19 @@ class Point:
 
     def values(self, measure: Measure) -> list[float]:
         """The measure of each run in which it is known; of runs that are not correct nothing is."""
-        return measured((row for row in self.rows if row["verdict"] == "ok"), measure)
+        return measured(correct(self.rows), measure)
 
     def lacks(self, name: str) -> bool:
         """True if a correct run does not know the measure ``name`` of ``OF_A_COMPARISON``, though it concerns that run:
         the others alone would tell too little.
         """
-        rows = [row for row in self.rows if row["verdict"] == "ok" and _concerns(name, row)]
+        rows = [row for row in correct(self.rows) if _concerns(name, row)]
         return len(measured(rows, OF_A_COMPARISON[name])) < len(rows)
 
     @property
     def incomplete(self) -> bool:
         """Whether a correct run has left units where they were: with them, it might have been worse."""
-        return any(row.get("incomplete") for row in self.rows if row["verdict"] == "ok")
+        return any(row.get("incomplete") for row in correct(self.rows))
 
     @property
     def recovered(self) -> bool:

@@ -33,8 +33,7 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
         raise BadInput(
             f"trigger = {trigger}: a job that lasts is scaled when it is asked, or by itself: trigger = auto"
         )
-    replicas = made(JobPart, {"replicas": values.get("replicas", values.get("job.replicas", 1))}).replicas
-    most = made(JobPart, {"slots_max": values.get("slots_max", values.get("job.slots_max", 0))}).slots_max
+    replicas, most = _of_job(values, "replicas"), _of_job(values, "slots_max")
     several = replicas > 1
     defaults = OF_REPLICAS if several else DEFAULTS
     own = {name: default for name, default in defaults.items() if _of_run(name) not in names}
@@ -90,6 +89,12 @@ def partitions(spec: RunSpec) -> int:
 def parameters(spec: RunSpec) -> dict[str, Any]:
     """The parameters of a live job."""
     return {name: value for name, value in spec.parameters().items() if _of_run(name) not in NOT_LIVE}
+
+
+def _of_job(values: Mapping[str, Any], name: str) -> int:
+    """A parameter of ``JobPart``, checked; its default if it is not among the ``values``."""
+    keys = [key for key in (name, f"job.{name}") if key in values]
+    return int(getattr(made(JobPart, {name: values[keys[0]]} if keys else {}), name))
 
 
 def _of_run(name: str) -> str:

@@ -18,7 +18,7 @@ from keyshift.forecast.cost import event_cpu_us, event_us
 from keyshift.forecast.fitting import SIZES
 from keyshift.forecast.model import LEVELS
 from keyshift.forecast.simulation import Question
-from keyshift.model.errors import BadInput, KeyshiftError, PlanRejected, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.ordering import orderings
 from keyshift.planner import Strategy, make_plan
 from keyshift.planner.targets import zipf_mass
@@ -124,23 +124,20 @@ def _alike(store: ResultStore, run_ids: Iterable[str]) -> Iterator[tuple[Manifes
     for run_id in run_ids:
         try:
             manifest = store.get_manifest(run_id)
-            if not _possible(manifest) or manifest.machine != (machine or manifest.machine):
+            _spec(manifest)
+            if not _measured(manifest) or manifest.machine != (machine or manifest.machine):
                 continue
             tables = store.get_tables(run_id)
         except ServiceUnavailable:
             raise
-        except KeyshiftError:
+        except KeyshiftError:  # it cannot be read, or simulated: a cell may have defined its strategy anew since
             continue
         if not _in_pods(tables):
             machine = manifest.machine
             yield manifest, tables
 
 
-def _possible(manifest: Manifest) -> bool:
-    try:
-        _spec(manifest)
-    except (BadInput, PlanRejected):  # a cell may have defined its strategy anew since
-        return False
+def _measured(manifest: Manifest) -> bool:
     summary = manifest.summary
     needed = ("p99_ms", "completion_s", "spike_ms", "bytes_minimum")
     return summary is not None and all(getattr(summary, name) is not None for name in needed)

@@ -356,10 +356,8 @@ def test_a_job_ends_as_the_document_says(world, ending, remains, words, how):
     assert "unknown job" in command("job", "forget", NAME)
 
 
-# -- of other kinds of jobs -------------------------------------------------------------------------------------------
-
-
-def test_a_journal_that_comes_when_the_job_was_taken_over_and_stopped_is_not_left(world):
+def deposed_as_it_writes(world):
+    """The process of a job, which stands before it puts a journal there, and whose job another one has taken over."""
     started()
     old = psutil.Process(Jobs().read(NAME).pid)
     world.set("writing")
@@ -368,6 +366,14 @@ def test_a_journal_that_comes_when_the_job_was_taken_over_and_stopped_is_not_lef
     old.suspend()
     world.unset("writing")
     command("resume", NAME, "--take-over")
+    return old
+
+
+# -- of other kinds of jobs -------------------------------------------------------------------------------------------
+
+
+def test_a_journal_that_comes_when_the_job_was_taken_over_and_stopped_is_not_left(world):
+    old = deposed_as_it_writes(world)
     assert '"verdict": "ok"' in command("job", "stop", NAME)
     old.resume()
     old.wait(WAIT_S)
@@ -376,14 +382,7 @@ def test_a_journal_that_comes_when_the_job_was_taken_over_and_stopped_is_not_lef
 
 def test_a_journal_that_a_deposed_process_puts_back_is_written_anew(world):
     """Nothing else would have it written: what was asked for since would be lost."""
-    started()
-    old = psutil.Process(Jobs().read(NAME).pid)
-    world.set("writing")
-    client().do(Rate(rate=300))
-    assert wait_until(lambda: world.reached("writing"), WAIT_S)
-    old.suspend()
-    world.unset("writing")
-    command("resume", NAME, "--take-over")
+    old = deposed_as_it_writes(world)
     client().do(Rate(rate=500))
     has_it = lambda: Jobs().journal(NAME).content().rates == {"events": 500}  # noqa: E731
     assert wait_until(has_it, WAIT_S)

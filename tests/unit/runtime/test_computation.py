@@ -1,12 +1,11 @@
 """What a slot computes: records that have waited give the results that they would have given one by one."""
 
-from dataclasses import replace
 from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from small_job import CONFIG
+from small_job import CONFIG, TIMED
 
 from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime import computation as module
@@ -119,12 +118,6 @@ def test_a_frame_is_split_by_unit_in_the_order_of_its_events():
 # -- time --------------------------------------------------------------------------------------------------------------
 
 MS = 1000
-TIMED = replace(
-    CONFIG,
-    workload="windowcount",
-    stage="windows",
-    parameters=CONFIG.parameters | {"window_ms": 20, "delay_ms": 10, "idle_ms": 50},
-)
 WINDOWS = TIMED.make_workload()
 
 

@@ -1,9 +1,7 @@
 """A slot that works in turns: its time is that of its turns, whatever else happens in it."""
 
-from dataclasses import replace
-
 import pyarrow as pa
-from small_job import CONFIG
+from small_job import TIMED
 
 from keyshift.protocol.slot import Freeze
 from keyshift.runtime.row import SAVEPOINT, Row
@@ -13,12 +11,6 @@ from keyshift.state.timers import PROCESSING
 from keyshift.worker.slot.cores import Shape, make_core
 
 MS = 1000
-TIMED = replace(
-    CONFIG,
-    workload="windowcount",
-    stage="windows",
-    parameters=CONFIG.parameters | {"window_ms": 20, "delay_ms": 10, "idle_ms": 50},
-)
 
 
 def test_a_savepoint_whose_state_comes_late_is_at_the_time_of_its_turn():
