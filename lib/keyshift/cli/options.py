@@ -16,7 +16,7 @@ ProfileOption = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME|FILE",
-        help="Where: local, local-cluster, kubernetes or a YAML file.",
+        help="Where: local, local-cluster, local-apart, kubernetes or a YAML file.",
         envvar="KEYSHIFT_PROFILE",
         show_default="local",
     ),

@@ -19,6 +19,7 @@ from keyshift.workloads.keyed import INDEX_BYTES, Keyed
 MIB, GIB = 1 << 20, 1 << 30
 JOB_BYTES = 700 * MIB  # of a driver and its JVM
 TASK_BYTES = 150 * MIB  # of a router or a slot, without its state
+EXECUTOR_BYTES = 550 * MIB  # of one that is a process of this machine
 UNIT_BYTES = 8 << 10  # of a unit, whatever is in it: 4 to 5 KiB in a slot, the rest in the driver, with 2^16 of them
 MOVED_PER_S = 2000  # small units in one step, from all slots together: 2^15 took 14 s on two busy processors
 JUDGED_BYTES = 2 * GIB / 1e6  # of an event in the verdict, as a soak of windowcount had it (docs/faults.md)
@@ -149,10 +150,13 @@ def require_needs(spec: RunSpec, place: Profile, resources: Resources) -> None:
             f"{resources.cpus}; lower replicas"
         )
     there, how = (resources.free, "free") if replicas > 1 else (resources.memory, "there")
-    if needs.memory > there:
+    alone = spark.executors_for(spec.cores)
+    if (needed := needs.memory + alone * EXECUTOR_BYTES) > there:
+        processes = f", {size(alone * EXECUTOR_BYTES)} for {alone} executors" if alone else ""
         raise BadInput(
-            f"the run needs {size(needs.memory)} of memory before the first event, {size(needs.keys_bytes)} of them "
-            f"for keys, and {size(there)} are {how}; lower {_what_takes(spec)}{_or_units(spec, there - needs.memory)}"
+            f"the run needs {size(needed)} of memory before the first event, {size(needs.keys_bytes)} of them "
+            f"for keys{processes}, and {size(there)} are {how}; lower "
+            f"{'spark.executors, ' if alone else ''}{_what_takes(spec)}{_or_units(spec, there - needed)}"
         )
 
 
@@ -221,8 +225,9 @@ def executors(place: Profile, needs: Needs) -> str:
             f"{-(-cores // spark.cores)} of {there} executors of {spark.cores} cores in pods, each asking "
             f"for {spark.request_cpu} CPU, {spark.memory} and {spark.memory_overhead}"
         )
-    if spark.master == CLUSTER:
-        return f"{spark.executors} executors of {-(-cores // spark.executors)} cores, processes of this machine"
+    if there := spark.executors_for(cores):
+        each = -(-cores // there)
+        return f"{there} executors of {each} core{'s' * (each > 1)}, processes of this machine"
     return "no executors, Spark in one process"
 
 

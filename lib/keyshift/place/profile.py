@@ -22,7 +22,7 @@ VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
 # Credentials are in the environment, never in a file of ours.
 KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")
 KAFKA_KEYS = ("KEYSHIFT_KAFKA_USER", "KEYSHIFT_KAFKA_PASSWORD")
-SHIPPED = ("local", "local-cluster", "kubernetes")
+SHIPPED = ("local", "local-cluster", "local-apart", "kubernetes")
 KUBERNETES, CLUSTER, LOCAL = "k8s://", "local-cluster", "local"
 # Spark counts the executors that have failed as long as its session lasts, and by default ends itself, with the job, at
 # the fifth, if it has two. How often a job may die, its ``recoveries`` say. This is the largest number for Spark.
@@ -87,7 +87,7 @@ class SparkProfile(BaseModel):
     image: str = ""
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     service_account: str = Field(default="default", description="of the executors")
-    executors: int = Field(default=2, ge=1, le=1000)
+    executors: int = Field(default=2, ge=1, le=1000, description="of local-cluster: at the most one for each task")
     cores: int = Field(default=4, ge=1, le=256, description="logical cores of one executor")
     request_cpu: str = Field(default="1", pattern=r"^(\d+m|\d+(\.\d+)?)$", description="what its pod asks for")
     memory: Size = Field(default="1g", description="JVM heap of one executor")
@@ -110,6 +110,10 @@ class SparkProfile(BaseModel):
     def on_kubernetes(self) -> bool:
         """Whether executors are pods."""
         return self.master.startswith(KUBERNETES)
+
+    def executors_for(self, tasks: int) -> int:
+        """Count the executors that are processes of this machine, for ``tasks``, which all need a core at once."""
+        return min(self.executors, tasks) if self.master == CLUSTER else 0
 
     @property
     def python_bytes(self) -> int:

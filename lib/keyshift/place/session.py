@@ -57,9 +57,10 @@ class PlacedSpark:
             say(f"starting Spark, {spark.executors} executors of {spark.image} at {spark.master}")
             self.session = session(spark.master, *given, spark.python)
             return
+        self._processes = spark.executors_for(cores)
         master = f"{LOCAL}[{cores}]"
-        if spark.master == CLUSTER:
-            master = f"{CLUSTER}[{spark.executors},{math.ceil(cores / spark.executors)},1024]"
+        if self._processes:
+            master = f"{CLUSTER}[{self._processes},{math.ceil(cores / self._processes)},1024]"
         say(f"starting Spark, {master}")
         self.session = session(master, *given)
 
@@ -76,11 +77,9 @@ class PlacedSpark:
 
         if self._spark.on_kubernetes:
             self._pods.await_executors(self.application, registered, self._say)
-        elif self._spark.master == CLUSTER:
-            wanted = self._spark.executors
-            if not wait_until(lambda: registered() >= wanted, START_S):
-                said = f"{self._registered()} of {wanted} executors came within {START_S:g} s"
-                raise ServiceUnavailable(f"{said}; Spark's log is {self._log}")
+        elif self._processes and not wait_until(lambda: registered() >= self._processes, START_S):
+            said = f"{self._registered()} of {self._processes} executors came within {START_S:g} s"
+            raise ServiceUnavailable(f"{said}; Spark's log is {self._log}")
 
     @property
     def application(self) -> str:

@@ -6,7 +6,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.folders import MIB
 from keyshift.model.errors import BadInput
 from keyshift.place.needs import GIB, Needs, Resources, executors, moved_together, needs_of, require_needs, services
-from keyshift.place.profile import Profile, SparkProfile
+from keyshift.place.profile import Profile, SparkProfile, load_profile
 from keyshift.state import backends
 
 ALONE = make_spec({"keys": 1000, "state_bytes": 1024, "routers": 2, "slots": 2, "to_slots": 4})
@@ -148,6 +148,7 @@ def test_what_fits_is_not_refused():
 MANY = make_spec({"keys": 1 << 20, "state_bytes": 1024})
 HUGE = make_spec({"keys": 32_768_000_000, "skew": 0.0, "key_groups": 1 << 15})
 CLUSTER = Profile(spark=SparkProfile(master="local-cluster"))
+APART = load_profile("local-apart")
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,7 @@ CLUSTER = Profile(spark=SparkProfile(master="local-cluster"))
         (ALONE, HERE, LARGE._replace(memory=GIB), r"1\.6 GiB of memory .* 1\.0 GiB are there; lower slots, routers"),
         (HUGE, HERE, LARGE, r"GiB of memory .* for keys, and 64\.0 GiB are there; .*keys = 32768000000, .*'once used'"),
         (SEVERAL, CLUSTER, LARGE, "each would have executors of its own on this machine, .* `--profile local`, or one"),
+        (ALONE, APART, LARGE._replace(memory=4 * GIB), r"[45]\.\d GiB of .*GiB for \d executors, .*lower spark\.exec"),
         (make_spec({"to_slots": 7}), PODS, LARGE, r"the run has 9 routers and slots.* set spark\.executors to 3"),
         (MANY, PODS, LARGE, r"1\.2 GiB of keys in its slots .* have 1\.0 GiB for that; raise .*spark\.memory_overhead"),
     ],
@@ -177,6 +179,7 @@ def test_executors_and_services_are_those_of_the_profile():
     assert executors(Profile(spark=SparkProfile(master="local-cluster", executors=2)), Needs(9)) == (
         "2 executors of 5 cores, processes of this machine"
     )
+    assert executors(APART, Needs(9)) == "9 executors of 1 core, processes of this machine"
     assert executors(PODS, needs_of(SEVERAL)).startswith("3 of 6 executors of 4 cores in pods")
     spare = needs_of(make_spec(SEVERAL.parameters() | {"spares": 2}))
     assert executors(PODS, spare).startswith("3 of 10 executors"), "those of a spare stand idle, and are there"

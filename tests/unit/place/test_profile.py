@@ -43,6 +43,13 @@ def test_unless_it_is_on_a_cluster_everything_is_on_this_machine(name):
     assert profile.spark.options() == sockets("/tmp")
 
 
+@pytest.mark.parametrize(
+    ("name", "tasks", "executors"), [("local", 6, 0), ("local-cluster", 6, 2), ("local-apart", 6, 6)]
+)
+def test_on_this_machine_executors_are_as_many_as_the_profile_says_and_no_more_than_tasks(name, tasks, executors):
+    assert load_profile(name).spark.executors_for(tasks) == executors
+
+
 def test_the_environment_names_a_profile_an_argument_wins_and_one_that_is_used_is_known_to_others(write, monkeypatch):
     monkeypatch.setenv(VARIABLE, write(SERVICES + SPARK))
     assert load_profile().spark.on_kubernetes

@@ -43,10 +43,14 @@ def placed(monkeypatch):
 
 @pytest.mark.parametrize(
     ("place", "master"),
-    [(SparkProfile(), "local[5]"), (SparkProfile(master="local-cluster", executors=2), "local-cluster[2,3,1024]")],
+    [
+        (SparkProfile(), "local[5]"),
+        (SparkProfile(master="local-cluster", executors=2), "local-cluster[2,3,1024]"),
+        (SparkProfile(master="local-cluster", executors=7), "local-cluster[5,1,1024]"),  # each task is alone in one
+    ],
 )
 def test_on_this_machine_there_are_cores_for_all_tasks(placed, place, master):
-    made = placed(place, [1, 3], {"a": "b"})
+    made = placed(place, [1, 6], {"a": "b"})
     assert made.given[:4] == (master, [Path("a.jar")], Path("work"), Path("log"))
     assert (made.given[4], made.said) == (place.options() | {"a": "b"}, [f"starting Spark, {master}"])
     made.spark.await_executors()
