@@ -122,7 +122,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     def moves():
         told = with_token.get("/status").json()
         third = told["migrations"][2:]
-        return "moving" in told["phase"] or (third and third[0]["outcome"] == "complete")  # between two looks
+        return "moving" in told["activity"] or (third and third[0]["outcome"] == "complete")  # between two looks
 
     with_token.post("/scale?slots=4").raise_for_status()
     assert wait_until(moves, WAIT_S)

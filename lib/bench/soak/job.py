@@ -101,7 +101,7 @@ class SoakJob:
             return told["state"] == JobState.RUNNING and not told["migrating"] and told["results_per_s"] > 0
 
         if not wait_until(over, RECOVER_S, LOOK_S):
-            how = {name: told.get(name) for name in ("state", "phase", "migrating", "results_per_s")}
+            how = {name: told.get(name) for name in ("state", "activity", "migrating", "results_per_s")}
             raise Unanswered(f"the job did not get over it within {RECOVER_S:g} s: {how}")
         return told
 

@@ -39,7 +39,7 @@ Name = Annotated[str | None, typer.Argument(help="Of the job; may be left out wh
 
 # What a person reads of a status; --json gives everything.
 SHOWN = (
-    *("run_id", "state", "why", "phase", "running_s", "rate"),
+    *("run_id", "state", "why", "activity", "running_s", "rate"),
     *("results_per_s", "p50_ms", "p99_ms", "deaths", "snapshots"),
 )
 OF_A_SLOT = ("slot", "units", "records", "queue_bytes", "state_bytes")
@@ -113,7 +113,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
         if told.get(key) is not None:
             typer.echo(f"{key:14} {told[key]}")
     for stage, of in told["stages"].items():
-        words = f"{stage}: {of['slots']} slots own state, {of['provisioned']} are provisioned, {of['phase']}"
+        words = f"{stage}: {of['slots']} slots own state, {of['provisioned']} are provisioned, {of['activity']}"
         typer.echo(f"{'stage':14} {words}")
         _print_columns(({"slot": slot, **said} for slot, said in of["of_slot"].items()), OF_A_SLOT)
     _print_columns(({"replica": number, **how} for number, how in told.get("replicas", {}).items()), OF_A_REPLICA)

@@ -90,13 +90,13 @@ def await_migration(client: Client, migration: Migration, say: Say) -> Migration
 
 
 def await_status(client: Client, over: Callable[[Status], bool], say: Say) -> Status:
-    """Wait until the status is ``over``, and return it; each phase until then is said once."""
-    phase = None
+    """Wait until the status is ``over``, and return it; each activity until then is said once."""
+    activity = None
     while True:
         told = client.status()
-        if told.get("phase") != phase:
-            phase = told.get("phase")
-            say(f"  {phase}")
+        if told.get("activity") != activity:
+            activity = told.get("activity")
+            say(f"  {activity}")
         if over(told):
             return told
         time.sleep(LOOK_S)

@@ -177,7 +177,7 @@ def line_of(status: Status) -> str:
     if not status["stages"]:
         return str(status["state"])
     owners = ", ".join(f"{name}: {stage['slots']} slots" for name, stage in status["stages"].items())
-    numbers = [f"{status['running_s']:.0f} s", status["phase"], f"{status['rate']:g} events/s offered"]
+    numbers = [f"{status['running_s']:.0f} s", status["activity"], f"{status['rate']:g} events/s offered"]
     numbers.append(f"{status['results_per_s']} results/s")
     if status["p99_ms"] is not None:
         numbers.append(f"P50 {status['p50_ms']:.0f} ms, P99 {status['p99_ms']:.0f} ms")

@@ -53,10 +53,10 @@ class Metrics(Collector):
         yield CounterMetricFamily("keyshift_snapshots", "complete snapshots", told["snapshots"])
         yield GaugeMetricFamily("keyshift_offered_rate", "events per second that are offered", told["rate"])
         yield GaugeMetricFamily("keyshift_results_rate", "results of the last second", told["results_per_s"])
-        phase = StateSetMetricFamily("keyshift_migration_phase", "what happens to the state now", labels=("stage",))
+        activity = StateSetMetricFamily("keyshift_activity", "what happens to the state now", labels=("stage",))
         for stage, now in self._job.activities.items():
-            phase.add_metric((stage,), states_at(now))
-        yield phase
+            activity.add_metric((stage,), states_at(now))
+        yield activity
         if "replicas" in told:
             yield from _of_replicas(told["replicas"])
         if told["autoscaler"]:

@@ -50,9 +50,9 @@ class RunMetrics(Collector):
         if last.p50_ms is not None and last.p99_ms is not None:
             yield self._now("keyshift_run_p50_seconds", "median latency of the last second", last.p50_ms / 1000)
             yield self._now("keyshift_run_p99_seconds", "P99 of the latency of the last second", last.p99_ms / 1000)
-        phase = StateSetMetricFamily("keyshift_run_phase", "what is done now", labels=("run",))
-        phase.add_metric((self._run_id,), states_at(run.reporter.doing.activity))
-        yield phase
+        activity = StateSetMetricFamily("keyshift_run_activity", "what is done now", labels=("run",))
+        activity.add_metric((self._run_id,), states_at(run.reporter.doing.activity))
+        yield activity
 
     def _counted(self, name: str, meaning: str, count: int) -> Metric:
         family = CounterMetricFamily(name, meaning, labels=("run",))
@@ -66,7 +66,7 @@ class RunMetrics(Collector):
 
 
 def states_at(now: Activity) -> dict[str, bool]:
-    """The states of a phase, as Prometheus names them, and which one it is ``now``."""
+    """The activities, as Prometheus names them, and which one it is ``now``."""
     return {each.value.replace(" ", "_"): each is now for each in Activity}
 
 

@@ -111,8 +111,8 @@ def test_each_stage_of_a_chain_is_scaled_planned_and_told_of(chain):
     chain.counter.doing = Doing(Activity.MOVING, "step 3 moving")
     found = samples(client)
     for stage, phase in ("counter-1", "steady"), ("counter-2", "moving"):
-        of_stage = {key: value for key, value in found.items() if ("stage", stage) in key and "phase" in key[0]}
-        assert [dict(key[1:])["keyshift_migration_phase"] for key, value in of_stage.items() if value] == [phase]
+        of_stage = {key: value for key, value in found.items() if ("stage", stage) in key and "activity" in key[0]}
+        assert [dict(key[1:])["keyshift_activity"] for key, value in of_stage.items() if value] == [phase]
     chain.loop.reporter.enter(Doing(Activity.RECOVERING))
     assert sum("recovering" in dict(key[1:]).values() for key, value in samples(client).items() if value) == 2
 
@@ -271,9 +271,9 @@ def test_metrics_tell_of_each_slot(job, client):
     assert found["keyshift_moving", *of(0)] == 0
     assert not [name for name, *_ in found if "state_bytes" in name], "nobody has measured them"
     assert found["keyshift_job_state", ("keyshift_job_state", "running")] == 1
-    phase = ("keyshift_migration_phase", "steady")
-    assert found["keyshift_migration_phase", phase, ("stage", "counter")] == 1
-    assert sum(value for (name, *_), value in found.items() if name == "keyshift_migration_phase") == 1
+    phase = ("keyshift_activity", "steady")
+    assert found["keyshift_activity", phase, ("stage", "counter")] == 1
+    assert sum(value for (name, *_), value in found.items() if name == "keyshift_activity") == 1
     told = client.get("/status")
     assert "host" not in told.json()["stages"]["counter"]["of_slot"]["3"], "numbers only"
     assert TOKEN not in client.get("/metrics").text + told.text

@@ -302,7 +302,7 @@ def test_a_page_goes_on_with_a_job_that_was_started_between_two_looks(page, job)
 
 def test_a_status_is_one_line():
     assert line_of({"stages": {}, "state": "starting"}) == "starting"
-    told = {"stages": {"counter": {"slots": 3}}, "running_s": 4.4, "phase": "steady", "deaths": 0}
+    told = {"stages": {"counter": {"slots": 3}}, "running_s": 4.4, "activity": "steady", "deaths": 0}
     told |= {"rate": 100.0, "results_per_s": 99, "p50_ms": 4.2, "p99_ms": 9.8}
     line = "4 s | steady | 100 events/s offered | 99 results/s | P50 4 ms, P99 10 ms | counter: 3 slots | deaths 0"
     assert line_of(told) == line

@@ -16,7 +16,7 @@ from keyshift.model.records import Second
 from keyshift.traffic.feed import Before, Progress
 from waits import until
 
-PHASE = "keyshift_run_phase"
+ACTIVITY = "keyshift_run_activity"
 
 
 @pytest.fixture
@@ -39,13 +39,13 @@ def files(home):
 
 
 def samples(families):
-    """Values by name and run; the phase is the name of the one that is."""
+    """Values by name and run; the activity is the name of the one that is."""
     found = {}
     for each in (sample for family in families for sample in family.samples):
-        if each.name != PHASE:
+        if each.name != ACTIVITY:
             found[each.name, each.labels["run"]] = each.value
         elif each.value:
-            found[PHASE, each.labels["run"]] = each.labels[PHASE]
+            found[ACTIVITY, each.labels["run"]] = each.labels[ACTIVITY]
     return found
 
 
@@ -61,7 +61,7 @@ def of_run(**values):
 
 def test_a_file_says_how_a_run_is_as_long_as_it_goes_on(run, tmp_path):
     same = of_run(info=1, events_offered_total=1000, results=950)
-    first = same | of_run(offered_rate=500, deaths_total=0, results_rate=480, phase="warming_up")
+    first = same | of_run(offered_rate=500, deaths_total=0, results_rate=480, activity="warming_up")
     first |= of_run(p50_seconds=0.005, p99_seconds=0.017)
     run.feed.progress += [Progress(at, events, 0) for at, events in ((6.0, 0), (7.0, 400), (8.0, 900))]
     with written("run-1", run, tmp_path):
@@ -73,7 +73,7 @@ def test_a_file_says_how_a_run_is_as_long_as_it_goes_on(run, tmp_path):
         run.traffic.seconds.append(Second(8, 0))
         run.reporter.enter(Doing(Activity.CATCHING_UP))
         run.deaths.append(8.5)
-        later = same | of_run(offered_rate=0, deaths_total=1, results_rate=0, phase="catching_up")  # no result came out
+        later = same | of_run(offered_rate=0, deaths_total=1, results_rate=0, activity="catching_up")  # and no result
         until(lambda: told(tmp_path) == later)
     assert files(tmp_path) == [] and run.said == []
 
@@ -98,7 +98,7 @@ def test_of_several_runs_each_metric_is_told_once_and_what_a_process_that_is_gon
         until(lambda: not left[0].exists())  # though nobody reads
         until(lambda: {of for _, of in samples(of_runs(tmp_path))} == {"run-1", "run-2"})
         text = generate_latest(SimpleNamespace(collect=lambda: of_runs(tmp_path))).decode()
-    assert text.count("# TYPE keyshift_run_deaths_total counter\n") == text.count(f"# TYPE {PHASE} gauge\n") == 1
+    assert text.count("# TYPE keyshift_run_deaths_total counter\n") == text.count(f"# TYPE {ACTIVITY} gauge\n") == 1
 
 
 def test_a_disk_that_does_not_take_them_is_told_once_and_the_run_goes_on(run, tmp_path):

@@ -172,7 +172,7 @@ class LiveJob:
         last = seconds[-1] if seconds else Second(0, 0)
         status.update(run.system.status())
         status |= {
-            "phase": str(run.loop.reporter.doing),
+            "activity": str(run.loop.reporter.doing),
             "running_s": round((self._ended_at or time.time()) - run.loop.began_at, 1),
             "rate": sum(run.loop.rates.values()) if self.state is JobState.RUNNING else 0.0,
             "offered": run.offered,

@@ -53,7 +53,7 @@ class StageStatus(TypedDict):
     provisioned: int
     owners: list[int]
     of_slot: dict[int, OfSlot]
-    phase: str
+    activity: str
     migrating: bool
 
 
@@ -139,7 +139,7 @@ class Status(SystemStatus, total=False):
     examples: list[str]
     manifest: Manifest | None  # likewise
     migrations: list[Migration]
-    phase: str
+    activity: str
     running_s: float
     rate: float
     offered: int

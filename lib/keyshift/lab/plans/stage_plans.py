@@ -201,7 +201,7 @@ class StagePlans:
             "provisioned": led.config.slots,
             "owners": list(owner),
             "of_slot": of_slot,
-            "phase": str(led.doing),
+            "activity": str(led.doing),
             "migrating": led.busy,
         }
 
