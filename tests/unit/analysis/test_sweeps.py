@@ -97,6 +97,13 @@ def test_lines_have_a_panel_per_measure_and_stand_where_the_numbers_are():
     assert legend(figure) == ["fluid", "matched", "mean and 95 % interval of 3 runs"]
 
 
+@pytest.mark.parametrize("draw", [sweep_figures.sweep_lines, sweep_figures.sweep_bars])
+def test_values_that_are_near_each_other_do_not_touch_the_frame_of_an_axis_from_zero(draw):
+    figure = draw([row("fluid", 1000, 46.0), row("fluid", 8000, 47.0)], "rate", ["P99 spike (ms)"])
+    bottom, top = figure.axes[0].get_ylim()
+    assert bottom == 0 and top > 1.05 * 47
+
+
 def test_bars_stand_side_by_side_and_a_star_marks_what_differs():
     figure = sweep_figures.sweep_bars(ROWS, "rate", ["P99 spike (ms)"])
     (ax,) = figure.axes

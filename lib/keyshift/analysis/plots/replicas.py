@@ -14,6 +14,7 @@ from keyshift.analysis.metrics import need, per_second
 from keyshift.analysis.plots.style import (
     columns_for,
     finish,
+    from_zero,
     heading,
     label_lowest,
     legend_line,
@@ -56,10 +57,10 @@ def masking_panels(runs: Mapping[str, Mapping[str, pd.DataFrame]], *, title: str
     marks = mark_runs(axes, len(runs), [*runs.values()] * len(rows))
     for first, (axis, _) in zip(axes[:: len(runs)], rows, strict=True):
         first.set_ylabel(axis)
-        first.autoscale(axis="y")
+    axes[0].autoscale(axis="y")
     plain_log(axes[0], "y")
     for first in axes[len(runs) :: len(runs)]:
-        first.set_ylim(bottom=0)
+        from_zero(first)
     return finish(figure, title, marks)
 
 

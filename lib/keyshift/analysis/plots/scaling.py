@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from keyshift.analysis.metrics import arrivals_ms, need, per_second
-from keyshift.analysis.plots.style import finish, heading, plain_log, theme
+from keyshift.analysis.plots.style import finish, from_zero, heading, plain_log, theme
 
 _GRID = 20  # points per second at which numbers of slots are averaged
 _LINES = (("#0072B2", "-"), ("#777777", "--"), ("#D55E00", (0, (1, 1))), ("#009E73", "-."), ("#882255", (0, (4, 1))))
@@ -135,7 +135,7 @@ def scaling_figure(
         for ax in (latency, backlog):
             plain_log(ax, "y")
         for ax in (load, slots):
-            ax.set_ylim(bottom=0)
+            from_zero(ax)
         missed.set_yticks(range(len(timelines)), list(timelines))
         missed.set_ylim(len(timelines) - 0.5, -0.5)
         missed.grid(visible=False, axis="y")

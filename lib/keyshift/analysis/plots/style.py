@@ -207,6 +207,14 @@ def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
     plain_numbers(axis)
 
 
+def from_zero(ax: Axes) -> None:
+    """A linear axis of values, from 0 to some way above the highest of them."""
+    ax.update_datalim([(0, 0)], updatex=False)  # else values that are near each other would touch the frame
+    ax.autoscale(axis="y")
+    ax.margins(y=0.08)
+    ax.set_ylim(bottom=0)
+
+
 def legend_line(label: str, **how: Any) -> Line2D:
     """A sign for a legend, drawn as a line or marker is that has these properties."""
     return Line2D([], [], label=label, **how)

@@ -20,6 +20,7 @@ from keyshift.analysis.plots.strategies import PHASE_COLOURS
 from keyshift.analysis.plots.style import (
     columns_for,
     finish,
+    from_zero,
     heading,
     legend_line,
     lines_between,
@@ -247,8 +248,7 @@ def _measure_axis(ax: Axes, points: pd.DataFrame, measure: str) -> None:
     if _far_apart(points):
         plain_log(ax, "y")
     else:
-        ax.margins(y=0.08)
-        ax.set_ylim(bottom=0)
+        from_zero(ax)
     heading(ax, measure)
 
 

@@ -19,6 +19,7 @@ from keyshift.analysis.metrics import need
 from keyshift.analysis.plots.style import (
     columns_for,
     finish,
+    from_zero,
     heading,
     label_lowest,
     legend_line,
@@ -165,7 +166,7 @@ def snapshot_figure(runs: Mapping[str, RunTables], *, title: str = "Snapshots") 
             ax.plot(each["begun_s"], each[column], **looks[run].marked_line, markersize=6)
         ax.axvline(0, color="#444444", linestyle=":", linewidth=1.2, zorder=1)
         ax.set(xlabel="time since the trigger (s)", ylabel=label)
-        ax.set_ylim(bottom=0)
+        from_zero(ax)
         heading(ax, name)
     return finish(figure, title, [legend_line(look.label, **look.marked_line) for look in looks.values()])
 
@@ -226,9 +227,7 @@ def _mark_from_zero(axes: Sequence[Axes], columns: int, runs: Sequence[RunTables
     """Mark as ``mark_runs`` does, on axes from 0 on."""
     marks = mark_runs(axes, columns, runs)
     for ax in axes:
-        ax.autoscale(axis="y")  # the first panels fixed the axis that all of a row share
-        ax.margins(y=0.08)
-        ax.set_ylim(bottom=0)
+        from_zero(ax)  # the first panels fixed the axis that all of a row share
         ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     return marks
 
