@@ -1,7 +1,7 @@
 """The script of a run with a scenario: a load of so many seconds, and requests at moments that are known before."""
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import cast
 
@@ -39,11 +39,13 @@ def _play(run: RunLoop) -> Script:
         controls, migrated = JobControls(run, Migrations(run).request, spec.tasks), False
         for at_s, action in spec.scenario.actions(spec.changes):
             moment = measured + at_s
-            if migrated and isinstance(action, Migrate):
-                yield from _announce(system, action, moment)
+            # What is copied ahead goes from where the state is when the migration before is over.
+            if migrated and isinstance(action, Migrate) and (yield from _while(lambda: system.busy, moment)):
+                yield partial(system.announce, action.change)
             yield moment
             if isinstance(action, Fault) and spec.job.replicas > 1 and ends_one(action):
-                if at_s > died and not (yield from _await_full(system, ends)):
+                # Until the replica that died before is full again, it could hit the only one that answers.
+                if at_s > died and not (yield from _while(lambda: cast(LiveSystem, system).returning, ends)):
                     continue
                 died = at_s
             yield partial(_carry_out, action, system, controls)
@@ -51,21 +53,11 @@ def _play(run: RunLoop) -> Script:
         yield ends
 
 
-def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script:
-    """Announce a migration as soon as the one before is over: what is copied ahead goes from where the state is."""
-    while system.busy and time.time() < before:
-        yield min(time.time() + LOOK_S, before)
-    if time.time() < before:
-        yield lambda: system.announce(action.change)
-
-
-def _await_full(system: SystemUnderTest, ends: float) -> Generator[ScriptStep, None, bool]:
-    """Hold a death back until the replica that died before is full again: it could hit the only one that answers. Gives
-    whether that was so before the load ends.
-    """
-    while cast(LiveSystem, system).returning and time.time() < ends:
-        yield min(time.time() + LOOK_S, ends)
-    return time.time() < ends
+def _while(lasts: Callable[[], bool], until: float) -> Generator[ScriptStep, None, bool]:
+    """Wait while something lasts. Gives whether it was over before the moment ``until``."""
+    while lasts() and time.time() < until:
+        yield min(time.time() + LOOK_S, until)
+    return time.time() < until
 
 
 def _carry_out(action: Action, system: SystemUnderTest, controls: JobControls) -> None:
