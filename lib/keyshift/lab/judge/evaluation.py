@@ -313,11 +313,12 @@ class EndedJob:
         nothing = from_records.nothing_moved(to_move, tables["migration"].to_pandas())
         for line in nothing:
             say(line)
-        beside = None if any(map(_sent_beside_in_the_past, stages)) else bytes_beside(measures)
-        told = final.planned_s, final.copied, beside, pushed
-        left = self.unprocessed
-        offered = {"took_s": feed.took_s, "events": feed.offered or 0, "unprocessed": left, "planned": feed.planned}
-        facts = self.facts(span, tables, self.counted()[1], offered, *told)
+        _, due = self.counted()
+        offered = {"took_s": feed.took_s, "events": feed.offered or 0, "planned": feed.planned, "due": due}
+        offered["unprocessed"] = self.unprocessed
+        facts = self.facts(span, tables, offered, final.copied, pushed)
+        facts["planned_s"] = final.planned_s
+        facts["bytes_beside"] = None if any(map(_sent_beside_in_the_past, stages)) else bytes_beside(measures)
         if final.strength and final.strength[0][0] <= span.start:  # since a resume it is of this process alone
             facts["fewer_replicas_s"] = fewer_s(final.strength, self._traffic.replicas, span)
         facts["incomplete"] = any(stage.incomplete for stage in stages)
@@ -326,31 +327,21 @@ class EndedJob:
         return Evaluation(tables, verdict, facts, [*of_hosts, *at_stages, *final.notes, *nothing, *self.notes])
 
     def facts(
-        self,
-        span: Span,
-        tables: Mapping[str, pa.Table],
-        due: int,
-        offered: Mapping[str, Any],
-        planned_s: float | None,
-        copied: CopiedAhead,
-        beside: int | None,
-        pushed: bool,
+        self, span: Span, tables: Mapping[str, pa.Table], offered: Mapping[str, Any], copied: CopiedAhead, pushed: bool
     ) -> dict[str, Any]:
-        """Gather what ``analysis.metrics.summarise`` needs beside the ``tables`` of ``span``. ``due``: results;
-        ``offered``: the rest of ``Offered``. ``beside``: see ``bytes_beside``; None if not known.
+        """Gather what ``analysis.metrics.summarise`` needs beside the ``tables`` of ``span``, and can be said alike of
+        the whole run and of a lap. ``offered``: the rest of ``Offered``.
         """
         unit_bytes = {number: stage.unit_bytes for number, stage in enumerate(self.final.stages)}
         moved, decided = (tables[name].to_pandas() for name in ("migration", "decisions"))
         whole = pushed and not copied.ordered
         begin_s, end_s = span.start - span.trigger, span.end - span.trigger
         return {
-            "planned_s": planned_s,
             "bytes_minimum": from_records.bytes_minimum(moved, decided, unit_bytes, whole),
-            "bytes_beside": beside,
             "bytes_copied": copied.bytes_copied,
             "replicate_s": copied.replicate_s,
             "since_s": span.measured - span.trigger,
-            "load": Offered(begin_s=begin_s, end_s=end_s, due=due, rate_changed=self.feed.rate_changed, **offered),
+            "load": Offered(begin_s=begin_s, end_s=end_s, rate_changed=self.feed.rate_changed, **offered),
         }
 
 

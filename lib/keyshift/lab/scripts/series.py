@@ -132,16 +132,7 @@ class Series:
         do not go back.
         """
         self._run, self._system = run, cast(KeyshiftJob, run.system)
-        return self._play()
-
-    def evaluations(self) -> list[tuple[Span, Evaluation]]:
-        """Give, for each lap, when it was and what came of it. Ends the system."""
-        ended, wrong = self._run.end(), self._run.measured_wrong
-        verdict, laps = ended.verdict(), [replace(lap, notes=[*lap.notes, *wrong]) for lap in self._laps]
-        return [(lap.span, evaluation_of(ended, lap, verdict)) for lap in laps]
-
-    def _play(self) -> Script:
-        run, specs, reporter = self._run, self._specs, self._run.reporter
+        specs, reporter = self._specs, run.reporter
         with reporter.bar(run.spec.run.warmup_s + sum(spec.run.seconds for spec in specs), "series"):
             yield run.began_at + run.spec.run.warmup_s
             reporter.enter(Doing(Activity.MOVING, "practice"))
@@ -150,6 +141,12 @@ class Series:
             for number, spec in enumerate(specs, 1):
                 reporter.enter(Doing(Activity.STEADY, f"{number}/{len(specs)} {spec.strategy.name}"))
                 yield from self._lap(spec)
+
+    def evaluations(self) -> list[tuple[Span, Evaluation]]:
+        """Give, for each lap, when it was and what came of it. Ends the system."""
+        ended, wrong = self._run.end(), self._run.measured_wrong
+        verdict, laps = ended.verdict(), [replace(lap, notes=[*lap.notes, *wrong]) for lap in self._laps]
+        return [(lap.span, evaluation_of(ended, lap, verdict)) for lap in laps]
 
     def _lap(self, spec: RunSpec) -> Script:
         self._run.strategy = spec.strategy.name
@@ -220,12 +217,13 @@ class Series:
 
 def evaluation_of(ended: EndedJob, lap: Lap, verdict: Verdict) -> Evaluation:
     """The evaluation of a lap; ``verdict`` is that of the job."""
-    span = lap.span
+    span, left = lap.span, ended.unprocessed_in(lap.span)
     tables = ended.tables(span, lap.numbers)
     made, due = ended.counted(span)
-    told = lap.planned_s, lap.copied, lap.bytes_beside, lap.spec.point().of_migration(0).mode.transfer == "push"
-    left = ended.unprocessed_in(span)
     number = ended.offered_for(made) + left
-    offered = {"took_s": span.end - span.start, "events": number, "unprocessed": left, "planned": number}
-    facts = ended.facts(span, tables, due, offered, *told) | {"one_job": True, "incomplete": lap.incomplete}
+    offered = {"took_s": span.end - span.start, "events": number, "unprocessed": left, "planned": number, "due": due}
+    pushed = lap.spec.point().of_migration(0).mode.transfer == "push"
+    facts = ended.facts(span, tables, offered, lap.copied, pushed)
+    facts |= {"planned_s": lap.planned_s, "bytes_beside": lap.bytes_beside, "incomplete": lap.incomplete}
+    facts["one_job"] = True
     return Evaluation(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])
