@@ -176,25 +176,22 @@ def _done(work: StageWork, before: StageWork, owners: Collection[int]) -> StageL
 
 def sentence(made: Scaling, names: Sequence[str]) -> str:
     """A decision with its numbers, in one line for the log. ``names``: of the stages."""
-    look = made.look
-    several = names if len(names) > 1 else [""]
-    what = ", ".join(
-        f"{name} {stage.slots} → {stage.target} slots".lstrip()
-        if stage.target != stage.slots
-        else f"{name} {stage.slots} slots".lstrip()
-        for name, stage in zip(several, made.stages, strict=True)
-    )
-    numbers = [f"{look.offered_per_s:.0f}/s offered", f"backlog {look.backlog:.0f}"]
-    numbers += [
+    look, said = made.look, list[str]()
+    for name, stage in zip(names, made.stages, strict=True):
+        whose = f"{name} " if len(names) > 1 else ""
+        change = f" → {stage.target}" if stage.target != stage.slots else ""
+        said.append(f"{whose}{stage.slots}{change} slots")
+    said += [f"{look.offered_per_s:.0f}/s offered", f"backlog {look.backlog:.0f}"]
+    said += [
         f"a slot takes {stage.true_per_s:.0f}/s, {stage.utilisation:.0%} needed, {stage.wanted} wanted"
         for stage in made.stages
         if not math.isnan(stage.utilisation)
     ]
     if look.missed_s:
-        numbers.append(f"{look.missed_s:.0f} s over the objective")
-    if made.stay_cost == made.stay_cost:
-        numbers.append(f"slot-seconds to stay {made.stay_cost:.0f}, to move {made.move_cost:.0f}")
-    return f"{what}, {', '.join(numbers)}: {made.reason}"
+        said.append(f"{look.missed_s:.0f} s over the objective")
+    if not math.isnan(made.stay_cost):
+        said.append(f"slot-seconds to stay {made.stay_cost:.0f}, to move {made.move_cost:.0f}")
+    return f"{', '.join(said)}: {made.reason}"
 
 
 def decision_told(made: Scaling, names: Sequence[str]) -> DecisionTold:
