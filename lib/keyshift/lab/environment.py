@@ -99,7 +99,12 @@ def open_services(
     place = load_profile(profile)
     _stop_if_asked(Asked((), place))
     if (stack := _stack(place)) is None:
-        yield _reached(place.endpoints(), needs) if reach else place.endpoints()
+        known = place.endpoints()
+        for name in needs if reach else ():
+            addresses = getattr(known, name)
+            with service_errors(OSError, partial("{} at {} cannot be reached: {}".format, name, addresses)):
+                connected(addresses, ANSWER_S).close()
+        yield known
         return
     with stack.used(say, needs, room_bytes) as endpoints:
         yield endpoints
@@ -108,14 +113,6 @@ def open_services(
 def _stack(place: Profile) -> Stack | None:
     """The embedded services as a profile wants them; None if it names others."""
     return Stack(session_ms=place.session_ms, nodes=place.nodes) if place.services == "embedded" else None
-
-
-def _reached(endpoints: Endpoints, needs: Collection[str]) -> Endpoints:
-    for name in needs:
-        addresses = getattr(endpoints, name)
-        with service_errors(OSError, partial("{} at {} cannot be reached: {}".format, name, addresses)):
-            connected(addresses, ANSWER_S).close()
-    return endpoints
 
 
 @contextmanager

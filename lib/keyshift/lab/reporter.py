@@ -33,8 +33,7 @@ class Reporter:
         bar = self._bar
         if bar is None:
             return
-        if not bar.disable:
-            bar.update(min(1, bar.total - bar.n))
+        bar.update(min(1, bar.total - bar.n))
         values = [f"{second.results:6d} results/s"]
         values += [f"{q} {ms:7.1f} ms" for q, ms in (("p50", second.p50_ms), ("p99", second.p99_ms)) if ms is not None]
         self.say(f"  {'  '.join(values)}  {self.doing}")

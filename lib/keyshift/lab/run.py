@@ -72,7 +72,6 @@ class Lab:
     ) -> None:
         self._endpoints, self._jars, self._home, self.say = endpoints, jars, home, say
         self._cores, self._spark_profile, self._stack = cores, spark_profile or SparkProfile(), stack
-        self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
         self._spark: PlacedSpark | None = None
         self._live: LiveJob | None = None
@@ -84,7 +83,7 @@ class Lab:
         with contextlib.ExitStack() as stack:
             self.work = stack.enter_context(work_folder(self._home, "spark-"))
             if self._cores:
-                given = self._cores, self._jars, spark_files(self._home), self._log, self.say
+                given = self._cores, self._jars, spark_files(self._home), self._home / "spark.log", self.say
                 self._spark = PlacedSpark(self._spark_profile, *given)
                 stack.callback(stop_spark, self._spark.session)
                 self._spark.await_executors()

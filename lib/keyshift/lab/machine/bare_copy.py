@@ -43,12 +43,9 @@ class CopySink(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: object, descriptor: object, reader: Any, writer: object) -> None:
         """Take one copy."""
-        came = (chunk.data for chunk in reader)
-        if self._keeps:
-            self.kept = list(came)
-        else:
-            for _ in came:
-                pass
+        for chunk in reader:
+            if self._keeps:
+                self.kept.append(chunk.data)
 
 
 def copy_s(client: flight.FlightClient, batches: Sequence[pa.RecordBatch]) -> float:

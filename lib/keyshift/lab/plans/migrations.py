@@ -71,17 +71,15 @@ class Migrations:
                 self._settle(migration, inherited=place < self._inherited)
 
     def _settle(self, migration: Migration, inherited: bool) -> None:
-        reached: bool | None
-        if inherited:
-            reached = self._reached(migration["stage"], self._targets.get(_key(migration)))
-        else:
-            reached = self._system.plans.ended(migration["stage"], migration["number"])
+        stage, target = migration["stage"], self._targets.get(_key(migration))
+        ended = self._system.plans.ended
+        reached = self._reached(stage, target) if inherited else ended(stage, migration["number"])
         if reached is None:
             return
         self._targets.pop(_key(migration), None)
         migration["took_s"] = round(time.time() - migration["requested_at"], 3)
         if not reached:
-            migration["why"] = GONE if inherited else self._why(migration["stage"])
+            migration["why"] = GONE if inherited else self._why(stage)
         migration["outcome"] = "complete" if reached else "incomplete"
 
     def _reached(self, stage: str, target: list[int] | None) -> bool | None:

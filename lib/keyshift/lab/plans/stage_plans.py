@@ -86,8 +86,7 @@ class StagePlans:
         """See ``JobPlans.announce``."""
         point = point or self._point.of_migration(self.past.requested)
         if point.copies == "periodic":
-            copies = self._proposed(point, change, self.led.assignment).plan.copies
-            self._copy(self.past.requested, copies, point)
+            self._copy(self.past.requested, self.propose(change, point).plan.copies, point)
 
     def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
         """See ``JobPlans.propose``."""
