@@ -52,7 +52,9 @@ def test_stages_share_the_cores_that_are_left_for_a_restart(tmp_path):
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    """It is open. ``lab.done`` has what happened to what a run consists of, ``lab.recorded`` what was stored of it."""
+    """It is open. ``lab.done`` has what happened to what a run consists of, ``lab.recorded`` what was stored of it. Its
+    ``loop`` does what its script says, and ``loop.ready`` is what it calls before a recovery.
+    """
     spark = SimpleNamespace(session=None, await_executors=lambda: None)
     monkeypatch.setattr(run, "ResultStore", Mock())
     monkeypatch.setattr(run, "PlacedSpark", lambda *_: spark)
@@ -69,10 +71,16 @@ def lab(tmp_path, monkeypatch):
         asks = {what: note(what, lambda: made.driver_of()) for what in ("require_driver", "end")}
         return SimpleNamespace(log=[], notes=[], **said, **asks)
 
+    def loop(*parts):
+        given = {"services": dict, "traffic": SimpleNamespace(offered=lambda: (None, None))}
+        made.loop = SimpleNamespace(execute=parts[-1], ready=parts[4], run=lambda: None, **given)
+        return made.loop
+
     monkeypatch.setattr(run, "Job", job)
-    monkeypatch.setattr(run, "job_traffic", lambda *_: SimpleNamespace(kill=note("killed"), close=note("topics go")))
+    ends = {"kill": note("killed"), "close": note("topics go")}
+    monkeypatch.setattr(run, "job_traffic", lambda *_: SimpleNamespace(require_wanted="is it wanted?", **ends))
     monkeypatch.setattr(run, "KeyshiftJob", lambda *_: None)
-    monkeypatch.setattr(run, "RunLoop", lambda *parts: SimpleNamespace(execute=parts[-1]))
+    monkeypatch.setattr(run, "RunLoop", loop)
     stored = SimpleNamespace(
         ended=lambda *_: made.recorded.append("ended"), died=lambda error, _: made.recorded.append(repr(error))
     )
@@ -111,21 +119,17 @@ def test_the_spark_of_a_lab_is_not_that_of_replicas_which_have_their_own(lab, mo
         def __init__(self, *_):
             super().__init__(parts=dict, **vars(run.Job()))
 
-    loop = SimpleNamespace(services=dict, execute=lambda: None)
-    monkeypatch.setattr(run, "RunLoop", lambda *_: loop)
     monkeypatch.setattr(run, "Replicas", Replicas)
     monkeypatch.setattr(run, "LiveReplicas", lambda *_: None)
     monkeypatch.setattr(run, "idle_jvm", lambda: {7: "idle Spark"})
     lab.record(live_spec(given), "run-1", lambda: None)
-    assert loop.services() == beside
+    assert lab.loop.services() == beside
 
 
-def test_executors_are_waited_for_before_a_recovery_as_long_as_somebody_wants_the_job(lab, monkeypatch):
-    asked, ends = [], dict.fromkeys(("kill", "close"), lambda: None)
-    monkeypatch.setattr(run, "job_traffic", lambda *_: SimpleNamespace(require_wanted="is it wanted?", **ends))
-    monkeypatch.setattr(run, "RunLoop", lambda *parts: SimpleNamespace(execute=parts[4]))
+def test_executors_are_waited_for_before_a_recovery_as_long_as_somebody_wants_the_job(lab):
+    asked = []
     lab.spark.await_executors = asked.append
-    recorded(lab)
+    lab.record(live_spec({}), "run-1", lambda: lab.loop.ready())
     assert asked == ["is it wanted?"]
 
 
@@ -140,38 +144,28 @@ def test_a_job_that_lasts_has_results_of_slots_that_a_restart_may_lead_to_and_no
     assert given == [not spec.lasts, partitions]
 
 
-def deposed():
-    raise Deposed("it runs in another process now")
-
-
-def away():
-    raise ServiceUnavailable("ZooKeeper is away")
-
-
 def test_faults_of_services_can_be_cut_short_before_a_job_ends(lab, monkeypatch):
-    loop, cut = SimpleNamespace(execute=lambda: loop.cut_faults_short()), []
-    monkeypatch.setattr(run, "RunLoop", lambda *parts: loop)
+    cut = []
     monkeypatch.setattr(run.ServiceFaults, "cut_short", lambda faults: cut.append([*lab.done]))
-    recorded(lab)
+    lab.record(live_spec({}), "run-1", lambda: lab.loop.cut_faults_short())
     assert cut[0] == [] and lab.recorded == ["ended"]
 
 
 @pytest.mark.parametrize("outlives", [True, False], ids=["a job in the background", "a run"])
 def test_a_run_writes_its_metrics_and_a_job_that_is_asked_for_them_does_not(lab, tmp_path, monkeypatch, outlives):
-    loop, end = SimpleNamespace(execute=lambda: None), RunEnd()
+    end = RunEnd()
     end.outlives = outlives
-    monkeypatch.setattr(run, "RunLoop", lambda *parts: loop)
     monkeypatch.setattr(run, "written", lambda *given: given)
     recorded(lab, end=end)
     if outlives:
-        assert not hasattr(loop, "metrics")
+        assert not hasattr(lab.loop, "metrics")
     else:
-        assert loop.metrics() == ("run-1", loop, tmp_path)
+        assert lab.loop.metrics() == ("run-1", lab.loop, tmp_path)
 
 
 @pytest.mark.parametrize("error", [None, Deposed("it runs elsewhere"), ServiceUnavailable("the generator died")])
 def test_a_run_that_another_process_goes_on_with_says_so_whatever_ended_it_and_deletes_and_stores_nothing(lab, error):
-    lab.driver_of = deposed
+    lab.driver_of = Mock(side_effect=Deposed("it runs in another process now"))
     with pytest.raises(Deposed, match="it runs in another process now"):
         recorded(lab, error)
     assert "killed" in lab.done and not {"topics go", "clean"} & {*lab.done}
@@ -181,7 +175,7 @@ def test_a_run_that_another_process_goes_on_with_says_so_whatever_ended_it_and_d
 @pytest.mark.parametrize("outlives", [True, False], ids=["a job in the background", "a run"])
 def test_who_cannot_say_whose_a_job_is_deletes_of_it_only_what_nobody_else_can_have(lab, outlives):
     """Its own error is told in any case."""
-    lab.driver_of, end = away, RunEnd()
+    lab.driver_of, end = Mock(side_effect=ServiceUnavailable("ZooKeeper is away")), RunEnd()
     end.outlives = outlives
     with pytest.raises(ServiceUnavailable, match="the generator died"):
         recorded(lab, ServiceUnavailable("the generator died"), end)
@@ -192,7 +186,7 @@ def test_who_cannot_say_whose_a_job_is_deletes_of_it_only_what_nobody_else_can_h
 
 
 def test_a_verdict_is_stored_though_nobody_can_say_whose_the_job_is(lab):
-    lab.driver_of, end = away, RunEnd()
+    lab.driver_of, end = Mock(side_effect=ServiceUnavailable("ZooKeeper is away")), RunEnd()
     end.outlives = True
     recorded(lab, end=end)
     assert lab.recorded == ["ended"] and lab.done == ["require_driver", "stop", "killed", "end"]
@@ -242,8 +236,6 @@ def cost(row_ms=0.5, others=0.0):
 def measured(lab, monkeypatch):
     """The job that says what a load costs is not run: each time it gives the next of these."""
     made = []
-    loop = SimpleNamespace(run=lambda: None, traffic=SimpleNamespace(offered=lambda: (None, None)))
-    monkeypatch.setattr(run, "RunLoop", lambda *_: loop)
     monkeypatch.setattr(load_cost, "cost_of", lambda parts, frames: made.pop(0))
     return made
 
@@ -300,8 +292,6 @@ def test_the_files_of_spark_stay_behind_a_lab_for_the_next_one(lab, tmp_path, mo
 @pytest.mark.parametrize(("to_slots", "slots_max"), [((3, 5), 5), ((4, 4), 0)])
 def test_laps_are_stored_with_the_slots_of_their_job_if_some_need_fewer(lab, monkeypatch, to_slots, slots_max):
     specs = [make_spec({"to_slots": slots}) for slots in to_slots]
-    loop = SimpleNamespace(run=lambda: None)
-    monkeypatch.setattr(run, "RunLoop", lambda *_: loop)
     monkeypatch.setattr(Series, "evaluations", lambda series: [(Span(0.0, 0.0, 1.0, 0.0), None)] * len(specs))
     monkeypatch.setattr(run, "Recording", lambda *given: SimpleNamespace(ended=lambda *_: given[4]))
     stored = list(lab.run_series(job := one_job(specs), specs))
