@@ -43,7 +43,7 @@ class Job:
 
     def __init__(self, clock, stages, offered, share):
         self.clock, self.stages, self.offered, self.share, self.sent = clock, stages, offered, share, 0.0
-        self.requests, self.raises = [], []
+        self.requests, self.raises, self.refuses = [], [], []
         self.feed = SimpleNamespace(progress=deque(maxlen=60), before=Before())
         self.traffic = SimpleNamespace(seconds=[], received=0, early=0)
 
@@ -84,6 +84,8 @@ class Job:
         return any(stage.target is not None for stage in self.stages.values())
 
     def request(self, change, stage):
+        if self.refuses:
+            raise self.refuses.pop()
         asked = self.stages[stage]
         assert asked.target is None
         self.requests.append(change)
@@ -101,9 +103,7 @@ def driven(monkeypatch):
         names, said = [stage.name for stage in spec.workload.stages], []
         stages = {name: Stage(slots, rate) for name, rate in zip(names, rates, strict=True)}
         job = Job(clock, stages, offered, share)
-        driver = Autoscaler(
-            spec, job, job.traffic, job.feed, BEGIN + 2, said.append, lambda *asked: job.request(*asked)
-        )
+        driver = Autoscaler(spec, job, job.traffic, job.feed, BEGIN + 2, said.append, job.request)
 
         def run(seconds):
             for _ in range(seconds):
@@ -260,14 +260,7 @@ def test_each_stage_of_a_chain_gets_the_slots_that_it_needs(driven):
 
 def test_of_a_chain_a_stage_whose_request_is_refused_stays_and_the_others_move(driven):
     made = driven(1, lambda now: 900.0, rates=(RATE, RATE / 2), workload="chain")
-    request = made.job.request
-
-    def ask(change, stage):
-        if stage == "counter-1":
-            raise BadInput("not now")
-        request(change, stage)
-
-    made.job.request = ask
+    made.job.refuses = [BadInput("not now")]
     made.run(15)
     (moved,) = (decision for decision in made.driver.decisions if decision.moves)
     assert [stage.target - stage.slots for stage in moved.stages] == [0, made.job.slots[1] - 1]
@@ -338,15 +331,7 @@ def test_a_migration_of_somebody_else_between_two_looks_does_not_go_unnoticed(dr
 
 def test_a_request_that_cannot_be_made_is_said_and_made_later(driven):
     made = driven(1, lambda now: 1500.0, slots_max=4)
-    answers = [MigrationFailed("measure: 1 did not answer")]
-    request = made.job.request
-
-    def ask(*given):
-        if answers:
-            raise answers.pop()
-        request(*given)
-
-    made.job.request = ask
+    made.job.refuses = [MigrationFailed("measure: 1 did not answer")]
     made.run(40)
     assert "autoscaler: nothing was requested of counter, measure: 1 did not answer" in made.said
     assert made.stage.slots > 3

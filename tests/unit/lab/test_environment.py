@@ -105,6 +105,17 @@ def opened(monkeypatch):
     return given
 
 
+@pytest.fixture
+def told(opened, monkeypatch):
+    """What a machine of two processors and 8 GiB is told, on which nobody knows what a load costs."""
+    lines = []
+    monkeypatch.setattr(module, "tell", lines.append)
+    monkeypatch.setattr(module, "kept_cost", lambda home: None)
+    monkeypatch.setattr(module.Resources, "here", lambda: Resources(cpus=2, memory=8 << 30, free=8 << 30))
+    module._tell_once.cache_clear()  # other tests tell the same
+    return lines
+
+
 def test_the_profile_says_where_the_spark_of_all_runs_is(opened):
     specs = [make_spec({}), make_spec({"to_slots": 7})]
     with open_lab(specs, "local-cluster"):
@@ -131,31 +142,26 @@ def test_runs_with_replicas_need_no_spark_of_the_lab_and_have_to_fit_before_anyt
     assert len(opened) == before
 
 
-def test_what_this_machine_cannot_carry_is_told_once_before_it_starts_and_is_not_refused(opened, monkeypatch):
-    told, same = [], {"base_cores": 0.0, "row_ms": 0.0, "event_us": 10.0, "others": 0.0}
+def test_what_this_machine_cannot_carry_is_told_once_before_it_starts_and_is_not_refused(opened, told, monkeypatch):
+    same = {"base_cores": 0.0, "row_ms": 0.0, "event_us": 10.0, "others": 0.0}
     cost = LoadCost.model_construct(machine=SimpleNamespace(cpus=2), **same)
     large = make_spec({"rate": 4e6, "warmup_s": 30.0, "seconds": 500.0})
-    monkeypatch.setattr(module, "tell", told.append)
     monkeypatch.setattr(module, "kept_cost", lambda home: cost)
-    monkeypatch.setattr(module.Resources, "here", lambda: Resources(cpus=2, memory=24 << 30, free=24 << 30))
     require_possible_here([make_spec({}), make_spec({"rate": "auto", "frame_ms": "auto"})], "local")
     with open_job_lab(large, "local", warned=True):
         assert told == [], "as the process of a job, whose starter has told it"
     for specs in ([make_spec({}), large], [large]):
         with open_lab(specs, "local"):
             assert told == [
-                "a verdict takes about 197.4 GiB in the driver, and this machine has 24.0 GiB; nothing is refused "
+                "a verdict takes about 197.4 GiB in the driver, and this machine has 8.0 GiB; nothing is refused "
                 "for that",
                 f"the load is expected to take 40.0 of 2 processors ({cost}); lower rate or raise frame_ms",
             ]
     assert len(opened) == 6, "services and lab, each time"
 
 
-def test_migrations_of_one_job_have_one_verdict_and_what_it_takes_is_told(opened, monkeypatch):
-    told, load = [], {"rate": 1e5, "warmup_s": 10.0, "seconds": 100.0, "skew": 0.0, "repetitions": 5}
-    monkeypatch.setattr(module, "tell", told.append)
-    monkeypatch.setattr(module, "kept_cost", lambda home: None)
-    monkeypatch.setattr(module.Resources, "here", lambda: Resources(cpus=2, memory=8 << 30, free=8 << 30))
+def test_migrations_of_one_job_have_one_verdict_and_what_it_takes_is_told(told):
+    load = {"rate": 1e5, "warmup_s": 10.0, "seconds": 100.0, "skew": 0.0, "repetitions": 5}
     specs = [make_spec({"strategy": name} | load) for name in ("fluid", "all_at_once")]
     with open_lab(specs, "local"):
         assert told == [], "each run has its own"
@@ -182,12 +188,8 @@ def test_a_job_of_several_runs_may_need_more_cores_than_any_of_them_and_has_to_f
         require_possible_here(specs, pods, one_job=True)
 
 
-def test_that_nobody_knows_the_load_of_a_search_is_told_once_before_it_starts(opened, monkeypatch):
-    told = []
-    monkeypatch.setattr(module, "tell", told.append)
-    monkeypatch.setattr(module, "kept_cost", lambda home: None)
+def test_that_nobody_knows_the_load_of_a_search_is_told_once_before_it_starts(told):
     spec = make_spec({"skew": 0.0})
-    module._tell_once.cache_clear()  # other tests search, too
     require_possible_here([spec], "local")
     assert told == []
     require_possible_here([spec], "local", searched=True)

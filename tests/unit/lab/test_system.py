@@ -113,11 +113,8 @@ def units(steps):
     return [move.unit for step in steps for move in step.moves]
 
 
-@pytest.mark.parametrize(("handover", "whole"), [(None, True), ("delta", False)])
-def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, whole):
-    given = {} if handover is None else {"handover": handover}
-    if given:  # what is handed over counts only where something is copied
-        given |= {"replicate": 2}
+@pytest.mark.parametrize(("given", "whole"), [({}, True), ({"handover": "delta", "replicate": 2}, False)])
+def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(given, whole):
     made = system_of(strategy="spacker_dynamic", slots=6, to_slots=2, then="4,3", **given)
     for change in made.spec.changes[:2]:
         made.system.request(change)

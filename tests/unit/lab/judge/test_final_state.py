@@ -108,21 +108,17 @@ def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the
     assert final.planned_s == 0.5 and final.snapshots == ["one that is complete"]
 
 
-def test_a_savepoint_that_the_store_has_lost_is_told_and_the_last_one_is_judged_all_the_same(monkeypatch):
-    final = ended(monkeypatch, UNITS, store_of(), gone="first")
+@pytest.mark.parametrize("delivered", [True, False], ids=["lost", "not delivered"])
+def test_a_savepoint_that_cannot_be_read_is_told_and_the_last_one_is_judged_all_the_same(monkeypatch, delivered):
+    store = store_of()
+    if not delivered:
+        store.client.rotten.add("savepoints/job/first/manifest.json")
+    final = ended(monkeypatch, UNITS, store, gone="first" * delivered)
     assert [each.name for each in final.stages[0].ownership.savepoints] == ["savepoint last"]
     assert list(final.parts([], ALL_UNITS)) and len(final.notes) == 2
     assert "it is not known what was in a savepoint: savepoints/job/first/manifest.json" in final.notes[1]
     with pytest.raises(NotThere):
         ended(monkeypatch, UNITS, store_of(), gone="last")
-
-
-def test_a_savepoint_before_the_last_whose_manifest_the_store_does_not_deliver_is_told(monkeypatch):
-    store = store_of()
-    store.client.rotten.add("savepoints/job/first/manifest.json")
-    final = ended(monkeypatch, UNITS, store)
-    assert [each.name for each in final.stages[0].ownership.savepoints] == ["savepoint last"]
-    assert "it is not known what was in a savepoint: savepoints/job/first/manifest.json" in final.notes[1]
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------

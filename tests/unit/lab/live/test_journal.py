@@ -77,19 +77,23 @@ def test_a_journal_says_up_to_where_the_input_is_in_what_it_goes_on_from():
     assert replace(JOURNAL, past=replace(PAST, snapshots=[], begun_from=None)).offsets == {}
 
 
+def failover_of(kept, **config):
+    """That of a job whose input Kafka has kept up to this offset."""
+
+    def require_input(offsets):
+        if offsets and offsets[0] > kept:
+            raise InputLost(f"it ends at offset {kept}")
+
+    output, told = SimpleNamespace(require_input=require_input), SimpleNamespace(endpoints=None, job="run", **config)
+    return JobFailover(SimpleNamespace(output=output, config=told), None)
+
+
 @pytest.mark.parametrize("kept", [6, 5, 4, 2, 0])
 def test_what_has_read_events_that_kafka_has_lost_is_left_out_down_to_the_beginning_of_the_input(kept):
     """All results behind what is left are revoked, also those of the events that are lost."""
-
-    def require_input(offsets):
-        if offsets[0] > kept:
-            raise InputLost(f"it ends at offset {kept}")
-
     some = [replace(PAST.snapshots[0], name=f"snapshot-{at}", offsets={0: at}) for at in (3, 5, 6)]
     past = replace(PAST, snapshots=some, begun_from=replace(SAVED, offsets={0: 1}))
-    config = SimpleNamespace(keep_snapshots=False)
-    made = JobFailover(SimpleNamespace(output=SimpleNamespace(require_input=require_input), config=config), None)
-    journal = replace(JOURNAL, past=past)
+    made, journal = failover_of(kept, keep_snapshots=False), replace(JOURNAL, past=past)
     left = replace(past, snapshots=[each for each in some if each.offsets[0] <= kept])
     gone = [each.name for each in reversed(some) if each not in left.snapshots]
     if not kept:
@@ -106,10 +110,6 @@ def test_where_each_snapshot_is_to_be_judged_none_may_have_read_what_kafka_has_l
 ):
     """One whose manifest is damaged keeps nobody from going on: its verdict is bad."""
 
-    def require_input(offsets):
-        if offsets and offsets[0] > kept:
-            raise InputLost(f"it ends at offset {kept}")
-
     def manifest(name):
         if name.endswith("1"):
             raise damaged
@@ -117,11 +117,9 @@ def test_where_each_snapshot_is_to_be_judged_none_may_have_read_what_kafka_has_l
 
     store = Mock(committed=lambda of: [f"{of}{at}" for at in ((1, 4, 6) if damaged else (4, 6))], manifest=manifest)
     monkeypatch.setattr(failover, "SavepointStore", lambda endpoints, job: store)
-    config = SimpleNamespace(keep_snapshots=True, endpoints=None, job="run")
-    job = SimpleNamespace(output=SimpleNamespace(require_input=require_input), config=config)
     journal = replace(JOURNAL, past=replace(PAST, snapshots=[], begun_from=None))
     with pytest.raises(InputLost) if kept == 5 else nullcontext():
-        assert JobFailover(job, None).readable(journal) is journal
+        assert failover_of(kept, keep_snapshots=True).readable(journal) is journal
 
 
 def test_a_damaged_journal_is_refused_with_the_field_and_without_values():

@@ -333,21 +333,14 @@ def test_nothing_is_written_while_something_moves_and_nothing_begins_to_move_whi
         assert wait_until(lambda: outcomes(job) == ["complete"] * 2, 60)
 
 
-def test_without_anything_written_another_process_begins_at_the_beginning_of_the_input(monkeypatch):
-    journals = []
+def test_without_anything_written_another_process_begins_at_the_beginning_of_the_input_and_knows_the_notes(monkeypatch):
+    journals, died = [], Note("replica 0 died", kind=NoteKind.DEATH)
     with live_job(monkeypatch, live_spec(TWO | {"snapshot_s": 0}), keep=journals.append) as job:
         job.do(Scale(slots=4), wait=True)
-        assert wait_until(lambda: journals[-1].of_replicas.requested, 60)
+        job.loop.system.note(died.text, died.kind)
+        assert wait_until(lambda: journals[-1].of_replicas.requested and journals[-1].past.notes == [died], 60)
     with live_job(monkeypatch, live_spec(TWO), resumed=lambda: journals[-1]) as job:
+        assert job.loop.system.notes[0] == died, "with what it is about"
         assert "migrations of counter that the beginning does not have are lost: 1" in job.status()["notes"]
         assert job.traffic.superseded == [Superseded(({0: 9}, {0: 9}), {})]
         assert any("everything since its beginning was done again" in note for note in job.status()["notes"])
-
-
-def test_another_process_knows_what_the_notes_until_then_are_about(monkeypatch):
-    journals, died = [], Note("replica 0 died", kind=NoteKind.DEATH)
-    with live_job(monkeypatch, live_spec(TWO | {"snapshot_s": 0}), keep=journals.append) as job:
-        job.loop.system.note(died.text, died.kind)
-        assert wait_until(lambda: journals[-1].past.notes == [died], 60)
-    with live_job(monkeypatch, live_spec(TWO), resumed=lambda: journals[-1]) as job:
-        assert job.loop.system.notes[0] == died

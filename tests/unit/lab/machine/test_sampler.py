@@ -54,6 +54,12 @@ def each_look(rows):
         yield sample, sum(sum(sample.get(metric, {}).values()) for metric in ("cpu_cores", "harness_cores"))
 
 
+def await_look(sampler):
+    """Wait until a whole look has been taken."""
+    seen = len(values(sampler.rows, "machine_cores", "all"))
+    assert wait_until(lambda: len(values(sampler.rows, "machine_cores", "all")) > seen + 1, 60.0)
+
+
 def test_processes_of_the_job_what_is_around_it_and_the_machine_are_told_apart(busy):
     around = {os.getpid(): "driver", 2**22 + 1: "gone"}
     with Sampler(lambda: around) as sampler:
@@ -132,8 +138,7 @@ def test_a_process_that_has_just_begun_is_the_jobs_from_its_first_moment():
         with subprocess.Popen([sys.executable, "-c", code]) as process:
             try:
                 assert wait_until(lambda: spent_s([]).get(process.pid, 0.0) > 0.2, 60.0)
-                seen = len(values(sampler.rows, "machine_cores", "all"))
-                assert wait_until(lambda: len(values(sampler.rows, "machine_cores", "all")) > seen + 1, 60.0)
+                await_look(sampler)
                 spent = spent_s([])[process.pid]
             finally:
                 process.kill()
@@ -158,8 +163,7 @@ def test_a_process_that_ends_between_two_looks_is_its_parents_and_none_counts_tw
                 assert process.stdout.readline() == b"over\n"
                 times = psutil.Process(process.pid).cpu_times()
                 spent = sum(times[:4])
-                seen = len(values(sampler.rows, "machine_cores", "all"))
-                assert wait_until(lambda: len(values(sampler.rows, "machine_cores", "all")) > seen + 1, 60.0)
+                await_look(sampler)
             finally:
                 process.kill()
     assert spent > 0.9 * seconds * children
@@ -265,8 +269,7 @@ def test_what_is_apart_is_of_others_also_when_it_ends_and_this_process_hears_how
         assert wait_until(lambda: bool(sampler.rows), 60.0)
         with subprocess.Popen([sys.executable, "-c", burning(2.0)]) as process:
             processes.keep_apart(process.pid)
-        seen = len(values(sampler.rows, "machine_cores", "all"))
-        assert wait_until(lambda: len(values(sampler.rows, "machine_cores", "all")) > seen + 1, 60.0)
+        await_look(sampler)
     assert of_the_job(sampler.rows) < 1.0
     assert seconds_of(sampler.rows, "harness_cores", Instance("driver")) < 1.5, "but what came behind the last look"
 
