@@ -22,7 +22,6 @@ from keyshift.lab.replicas.spares import Spares
 from keyshift.lab.replicas.spark import Application
 from keyshift.lab.service_faults import BesideRun
 from keyshift.lab.system import KeyshiftJob
-from keyshift.model.errors import Deposed
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing
 from keyshift.model.records import Instance
@@ -156,9 +155,9 @@ class Replicas:
         """Have its job go on from what the job ``of`` a replica has written, under the assignment of the ``other`` one,
         and wait until each router and slot has put a row through.
         """
-        replica.job.require_driver()
         before, past = replica.job.config, other.system.failover
-        config = replace(before, restore=begin.name, restore_of=of, attempt=before.attempt + 1, epoch=0, faults=())
+        # Under the same epoch: to claim the job anew would depose a process that has claimed it meanwhile.
+        config = replace(before, restore=begin.name, restore_of=of, attempt=before.attempt + 1, faults=())
         replica.job, replica.system = self._led(replica.application, config)
         replica.system.failover.follow(past.histories(), past.plans())
         replica.begins_from(begin)
@@ -238,7 +237,7 @@ class Replicas:
     def require_driver(self) -> None:
         """Raise Deposed if another process has claimed one of the jobs. For any thread."""
         for replica in self.all:
-            _require_driver(replica)
+            replica.job.require_driver()
 
     def read_log(self) -> None:
         """Read the last protocol events of all that live into the log."""
@@ -279,17 +278,6 @@ def _taken_log(replica: LedReplica) -> list[LogEvent]:
     """Take what the job of a ``replica`` has read of its log, with the replica in front of the places."""
     read, replica.job.log = replica.job.log, []
     return [event.within(f"replica-{replica.number}") for event in read]
-
-
-def _require_driver(replica: LedReplica) -> None:
-    """Raise Deposed if another process has claimed its job. One that comes back has the next job, which is asked."""
-    while True:
-        job = replica.job
-        try:
-            return job.require_driver()
-        except Deposed:
-            if replica.job is job:
-                raise
 
 
 def _each(replicas: Iterable[LedReplica], stack: contextlib.ExitStack, end: Callable[[LedReplica], None]) -> None:

@@ -169,21 +169,14 @@ def test_all_of_them_end_whatever_fails_in_one(made, ask, failing):
     assert [each.application.did for each in made.replicas.all] == [["end"] if ask == "stop" else []] * 2
 
 
-def test_a_replica_that_claims_its_job_anew_meanwhile_deposes_nobody_and_another_process_does(made):
+def test_a_replica_that_comes_back_claims_nothing_as_another_process_may_have_claimed_its_job_meanwhile(made):
     first, second = made.replicas.all
-    before = first.job
-
-    deposed = Mock(side_effect=Deposed("job run-r0 runs in another process now"))
-
-    def comes_back():
-        del before.require_driver
-        made.replicas.lead_next(first, SAVED, "run-r1", second)
-        deposed()
-
-    before.require_driver = comes_back
+    first.job.config = replace(first.job.config, epoch=3)
+    made.replicas.lead_next(first, SAVED, "run-r1", second)
+    assert first.job.config.epoch == 3 and first.job.asked == [(["assigned"], SAVED)]
     made.replicas.require_driver()
-    assert first.job is not before and first.job.asked[-1] == "require_driver" == second.job.asked[-1]
-    second.job.require_driver = deposed
+    assert first.job.asked[-1] == "require_driver" == second.job.asked[-1]
+    second.job.require_driver = Mock(side_effect=Deposed("job run-r1 runs in another process now"))
     with pytest.raises(Deposed):
         made.replicas.require_driver()
 
