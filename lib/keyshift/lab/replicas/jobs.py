@@ -155,10 +155,11 @@ class Replicas:
         """Have its job go on from what the job ``of`` a replica has written, under the assignment of the ``other`` one,
         and wait until each router and slot has put a row through.
         """
-        before, past = replica.job.config, other.system.failover
+        before, past, notes = replica.job.config, other.system.failover, replica.job.notes
         # Under the same epoch: to claim the job anew would depose a process that has claimed it meanwhile.
         config = replace(before, restore=begin.name, restore_of=of, attempt=before.attempt + 1, faults=())
         replica.job, replica.system = self._led(replica.application, config)
+        replica.job.notes += notes  # which are of the run
         replica.system.failover.follow(past.histories(), past.plans())
         replica.begins_from(begin)
         replica.job.start([stage.assignment for stage in other.job.stages], begin)

@@ -227,7 +227,6 @@ class LiveReplicas:
             self.note(f"steps, moves and completion are those of replica {number}, which moved last")
         if self._replicas.order:
             self.note(leaders(self._replicas.order, self._spec.tasks))
-        notes = [f"replica {each}: {line}" for each, state in states.items() for line in state.notes]
         return dataclasses.replace(
             furthest,
             replicas=states,
@@ -236,7 +235,7 @@ class LiveReplicas:
             began={replica.number: replica.began for replica in self._replicas.all},
             strength=self._returns.strength,
             snapshots=self._points.taken,
-            notes=[*map(str, [*self._notes, *self.plans.notes]), *notes],
+            notes=[*map(str, [*self._notes, *self.plans.notes]), *_own_notes(self._replicas.all)],
             struck=[(at, fault.what) for at, fault in self._replicas.struck],
         )
 
@@ -253,10 +252,9 @@ class LiveReplicas:
     def status(self) -> SystemStatus:
         """The status. Stages are those of the replica that moves, or of the one that has lived for longest."""
         replicas = self._replicas.all
-        own = [f"replica {each.number}: {note}" for each in replicas for note in each.system.notes]
         return {
             **_moving(self._replicas).system.status(),
-            "notes": [*map(str, [*self._notes, *self.plans.notes]), *own],
+            "notes": [*map(str, [*self._notes, *self.plans.notes]), *_own_notes(replicas)],
             "replicas": {each.number: _how(each, self._replicas, self._returns) for each in replicas},
             "snapshots": len(self._points.taken),
             "snapshot_bytes": sum(newest[-1].state.values()) if (newest := self._points.taken) else None,
@@ -291,6 +289,11 @@ def _member(replica: LedReplica) -> Member:
 def _moving(replicas: Replicas) -> LedReplica:
     moving = (replica for replica in replicas.living if replica.system.plans.busy)
     return next(moving, first_of(replicas))
+
+
+def _own_notes(replicas: Iterable[LedReplica]) -> list[str]:
+    """The notes of each of them, also of one that has died, with its number."""
+    return [f"replica {each.number}: {note}" for each in replicas for note in each.system.notes]
 
 
 def _how(replica: LedReplica, replicas: Replicas, returns: Returns) -> ReplicaStatus:

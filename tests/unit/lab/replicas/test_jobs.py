@@ -31,6 +31,7 @@ class Job:
 
     def __init__(self, start_query, config, *given):
         self.start_query, self.config, self.given, self.log, self.asked = start_query, config, given, [], []
+        self.notes = []
         self.stages = [SimpleNamespace(name="counter", assignment="assigned", agrees=None)]
         self.fails = ""
 
@@ -184,6 +185,7 @@ def test_a_replica_that_comes_back_claims_nothing_as_another_process_may_have_cl
 def test_the_next_incarnation_is_another_attempt_in_another_application_from_what_another_one_has_written(made):
     first, second = made.replicas.all
     first.lives, old = False, first.application
+    first.job.notes.append("a step was late")
     made.replicas.begin_next(first)
     assert first.application is not old and first.application.did == ["begin"]
     assert (first.application.name, first.application.gives_way) == ("0-1", True)
@@ -191,7 +193,7 @@ def test_the_next_incarnation_is_another_attempt_in_another_application_from_wha
     config = first.job.config
     assert (config.job, config.attempt, config.restore, config.restore_of) == ("run-r0", 1, "capture-1", "run-r1")
     assert first.job.asked == [(["assigned"], SAVED)] and first.job.start_query(first.job.config)[0] == "starts 0-1"
-    assert first.lives and first.system.job is first.job
+    assert first.lives and first.system.job is first.job and first.job.notes == ["a step was late"]
     assert first.began == [Incarnation(), Incarnation({0: 7, 1: 9}, 1)]
     assert first.system.failover.mock_calls == [call.follow("histories of run-r1", "plans of run-r1")]
     assert [each.number for each in made.replicas.living] == [1, 0], "who has lived for longest comes first"
