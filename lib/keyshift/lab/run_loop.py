@@ -86,6 +86,7 @@ class RunLoop:
         self.samples: list[Sample] = []
         self._ended_at = math.nan  # likewise
         self._looked_at = -math.inf  # by the monotonic clock, when ``each_second`` was called last
+        self.died_at: list[float] = []  # by that clock, too: the other one may be set back
         self.measured_wrong: list[str] = []  # what has made measurements wrong, known behind ``run``
         allowed_s, deadline_s = spec.run.catch_up_s, spec.job.deadline_s
         self.backlog = Backlog(system, traffic, reporter, self.check, allowed_s, deadline_s)
@@ -225,13 +226,14 @@ class RunLoop:
                 return step()
             except DEADLY as error:
                 self.deaths.append(time.time())
+                self.died_at.append(time.monotonic())
                 self._allow_another(error)
                 death, step = error, then or step
 
     def _allow_another(self, death: KeyshiftError) -> None:
         """Wait until the query may be started anew. Raises what ended it if it has died too often."""
         most = self.spec.run.recoveries
-        pause_s = pause_before(self.deaths, most)
+        pause_s = pause_before(self.died_at, most)
         if not most:
             raise death
         if pause_s is None:

@@ -7,13 +7,15 @@ as in ``keycount``. A result says that the text is whole by ``stamp`` = count - 
 later event would leave another text, and the stamp would be -1.
 """
 
+import math
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
 
-from keyshift.clock import SECOND_US, now_us
+from keyshift.clock import now_us
 from keyshift.experiment.scenario import Change, ScaleTo
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.judge.final_state import FinalState, StageEnd
@@ -168,7 +170,8 @@ class CountingJob(SystemUnderTest):
         self._requests: list[ScaleTo] = []
         self._assignments: list[Assignment] = []
         self._records: list[StepRecord] = []
-        self._state_bytes, self._looked_us, self._stopped_us = 0, 0, 0  # stopped: for the last restart
+        self._state_bytes, self._stopped_us = 0, 0  # stopped: for the last restart
+        self._looked_at = -math.inf  # by the monotonic clock
         self.notes: list[str] = []
 
     def start(self) -> None:
@@ -196,9 +199,9 @@ class CountingJob(SystemUnderTest):
         if self._requests:
             self._restart(self._requests[0].slots)
             self._requests.pop(0)
-        if now_us() - self._looked_us > LOOK_S * SECOND_US:
+        if (now := time.monotonic()) - self._looked_at > LOOK_S:
             self._query.require_alive()
-            self._looked_us = now_us()
+            self._looked_at = now
 
     def _restart(self, slots: int) -> None:
         begun_us, before = now_us(), self._assignments[-1]

@@ -237,9 +237,23 @@ def test_a_query_that_dies_while_it_recovers_is_recovered_as_often_as_a_run_may_
     assert [what for _, what in run.system.calls] == ["recover", "recover"]
 
 
+def test_deaths_of_long_ago_are_forgotten_though_the_clock_is_set_back(made):
+    run = made(recoveries=2)
+    run.clock.time = lambda: BEGIN
+    after_s = [run_loop.WINDOW_S + 10] * 4
+
+    def step():
+        if after_s:
+            run.clock.sleep(after_s.pop())
+            raise QueryDied("gone")
+
+    run.surviving(step)
+    assert run.deaths == [BEGIN] * 4 and run.clock.now == BEGIN + 4 * (run_loop.WINDOW_S + 10)
+
+
 def test_a_run_that_nobody_wants_any_more_ends_before_its_next_attempt_and_while_that_begins(made):
     run = made(recoveries=9)
-    run.deaths, run.system.dies = [BEGIN] * 7, [0.0]
+    run.died_at, run.system.dies = [BEGIN] * 7, [0.0]
 
     def come(passed_s):
         run.unwanted = passed_s > 3

@@ -252,6 +252,17 @@ def test_to_be_rescaled_a_job_is_begun_anew(monkeypatch):
         job.request(Shuffle(3))
 
 
+def test_whether_a_job_lives_is_looked_at_though_the_clock_stands_still(monkeypatch):
+    monkeypatch.setattr(counting, "LOOK_S", 0.0)
+    monkeypatch.setattr(counting, "now_us", lambda: 1_000_000)
+    query = Query()
+    query.require_alive = lambda: query.asked.append("alive")
+    job = CountingJob(spark_spec("spark_restart", SMALL), query, Topic("k", "in", 2), Topic("k", "out"))
+    for _ in range(2):
+        job.check()
+    assert query.asked == ["alive"] * 2
+
+
 def test_the_state_in_sparks_checkpoint_is_that_of_the_oracle():
     workload = CountedByState(keys=20, state_bytes=64, key_groups=8)
     assert workload.only(ALL_UNITS) is None, "the checkpoint is read whole"

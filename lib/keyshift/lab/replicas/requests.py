@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from keyshift.clock import SECOND_US
+from keyshift.clock import now_us
 from keyshift.experiment.scenario import Change
 from keyshift.lab.plans.stage_plans import Proposal
 from keyshift.lab.replicas.jobs import LedReplica, Replicas
@@ -149,8 +149,9 @@ class Together(Requests):
 @dataclass
 class _Moving:
     replica: LedReplica
-    began: float
-    ended: float | None = None
+    began: float = field(default_factory=time.monotonic)
+    ended: float | None = None  # likewise
+    ended_us: int = 0  # the same in microseconds since the epoch, as standings are
 
 
 class OneByOne(Requests):
@@ -185,7 +186,7 @@ class OneByOne(Requests):
         while self._left and not self._moving:
             assert self._request is not None
             if (replica := self._left.popleft()).lives:
-                self._moving = _Moving(replica, time.time())
+                self._moving = _Moving(replica)
                 _ask(replica, self._request, self._behind_of(replica))
 
     def _behind_of(self, replica: LedReplica) -> dict[str, Version]:
@@ -203,15 +204,17 @@ class OneByOne(Requests):
             return True
         if replica.system.plans.busy:
             return False
-        now = time.time()
-        ended = moving.ended = moving.ended or now
-        what = f"replica {replica.number} moved in {ended - moving.began:.1f} s"
+        now = time.monotonic()
+        if moving.ended is None:
+            moving.ended, moving.ended_us = now, now_us()
+        since_s = now - moving.ended
+        what = f"replica {replica.number} moved in {moving.ended - moving.began:.1f} s"
         standing = self._replicas.standings.get(replica.number)
         if len(self._replicas.living) == 1:
             self._tell(f"{what}, alone")
-        elif standing and standing.until_us >= ended * SECOND_US:
-            self._tell(f"{what}, and kept up with the others within {now - ended:.1f} s")
-        elif now - ended > CATCH_UP_S:
+        elif standing and standing.until_us >= moving.ended_us:
+            self._tell(f"{what}, and kept up with the others within {since_s:.1f} s")
+        elif since_s > CATCH_UP_S:
             self._tell(f"{what}, and did not keep up with the others within {CATCH_UP_S:g} s")
         else:
             return False

@@ -444,9 +444,11 @@ def test_nobody_comes_back_behind_moves_that_are_cancelled(made):
     assert job.ways == [] and not job.system.busy
 
 
-def test_one_that_does_not_keep_up_any_more_is_told_of_and_the_next_one_moves(made, monkeypatch):
+@pytest.mark.parametrize("passes", [1, -1], ids=["", "the clock is set back"])
+def test_one_that_does_not_keep_up_any_more_is_told_of_and_the_next_one_moves(made, monkeypatch, passes):
     monkeypatch.setattr(requests, "CATCH_UP_S", 0.0)
-    job = made(**APART)
+    job, now, begun = made(**APART), time.time(), time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: now + passes * (time.monotonic() - begun))
     job.system.request(ScaleTo(3))
     for _ in range(2):
         time.sleep(0.001)
