@@ -44,7 +44,8 @@ class Questions:
 
     def call_savepoint(self, name: str, at_us: int = 0, stops: bool = True) -> int:
         """Let the routers of the first stage bring a savepoint to all slots. Of slots that work in turns it gives the
-        epoch behind which it comes; see ``Appointments.make`` for ``at_us``. ``stops``: see ``SavepointCalled``.
+        epoch behind which it comes; see ``Appointments.make`` for ``at_us``. ``stops``: see ``SavepointCalled``. It
+        waits until all routers have said the one before, if that holds.
         """
 
         def tell(appointment: Appointment | None = None) -> None:
@@ -57,6 +58,11 @@ class Questions:
         if not self.attempt.config.in_turns:
             tell()
             return 0
+        last = self.attempt.participant.read(nodes.SAVEPOINT)
+        if last and last.appointment and last.appointment.holds:
+            # It was given up. A router that has not heard of it would hear of this one alone, and others have said it.
+            routers = set(map(nodes.of_router, range(self.attempt.config.routers)))
+            self.answers(nodes.saved(last.id), routers, f"savepoint {last.id}")
         try:
             return Appointments(self.attempt.config, self.attempt.participant).make(name, tell, wanted, at_us) or 0
         except Exception:

@@ -262,15 +262,15 @@ def capture(
     could not write, or a service is not there.
     """
     begin, name = name, f"{name}-{secrets.token_hex(3)}{end_of_name}"
-    for stage in stages:  # of those that failed, and answers that came late
-        _clear_saved(stage, CAPTURE_PREFIX)
     stages[0].ask.call_savepoint(name, stops=False)
     manifest, written = SavepointManifest(config.workload), dict[str, int]()
     for stage in stages:
         said = _answers(stage, name, f"capture of {stage.name}", check)
         manifest.add(stage.name, said, stage.assignment)
         written[stage.name] = _bytes(said)
-        stage.participant.withdraw(nodes.saved(name))
+    stages[0].participant.withdraw(nodes.SAVEPOINT)  # all routers have said it: the next one need not ask
+    for stage in stages:  # also of those that failed, and answers that came late
+        _clear_saved(stage, CAPTURE_PREFIX)
     try:
         SavepointStore(config.endpoints, config.job).commit(name, manifest)
     except NotThere:

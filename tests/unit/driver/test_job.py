@@ -980,6 +980,28 @@ def test_a_capture_of_which_the_store_has_lost_a_part_is_made_once_more_with_all
     assert [name.endswith(WHOLE) for name in names] == [False, True]
 
 
+def test_behind_a_capture_that_was_given_up_nothing_is_called_before_all_routers_have_said_it(job, monkeypatch):
+    """A router that has not heard yet that it holds would hear of the next one alone."""
+    other, answers, said = another(job), Participant.answers, {}
+    other.start([START])
+    there = in_zookeeper(job, other)
+    there.publish(nodes.ROUTERS[0], 0)
+    monkeypatch.setattr(Participant, "answers", lambda *told: answers(*told) if told[1] != "savepoint" else [])
+
+    def unwanted():
+        raise ServiceUnavailable("nobody wants it")
+
+    with pytest.raises(ServiceUnavailable, match="nobody wants it"):
+        capture(other.config, other.stages, unwanted, "capture-0")
+    called = there.read(nodes.SAVEPOINT)
+    there.watch(nodes.SAVEPOINT, lambda now: said.setdefault(now.id, there.children(nodes.saved(called.id))))
+    late = threading.Timer(0.2, there.acknowledge, [nodes.saved(called.id)["router-0"], nodes.RouterSaved(10)])
+    late.start()
+    other.call_savepoint()
+    late.join()
+    assert called.appointment.holds and list(said.values()) == [[], ["router-0"]]
+
+
 def test_a_capture_that_a_router_does_not_confirm_is_taken_back_so_that_the_others_do_not_wait(job):
     other = another(job, deadline_s=0.02)
     other.start([START])
