@@ -37,6 +37,10 @@ class Addresses:
                 raise MigrationFailed(f"slot {slot} did not say where it is within {within_s:g} s")
             return str(self._known[slot])
 
+    def listens(self, slot: SlotId) -> bool:
+        """Whether ``slot`` says now where it is: its batch is not over."""
+        return self._coordination.read(ADDRESSES[slot]) is not None
+
     def _heard(self, slot: SlotId, address: str) -> None:
         with self._changed:
             self._known[slot] = address

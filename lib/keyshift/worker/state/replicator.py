@@ -71,6 +71,7 @@ class Replicator:
         self._wanted: dict[UnitId, SlotId] = {}  # holders of copies that have not begun, as the unit was not here yet
         self._copies: dict[UnitId, _Copy] = {}
         self._useless: list[CopyDropped] = []
+        self._away: set[SlotId] = set()  # holders that have refused a part, and do not listen: their batch is over
         self._rounds: _Rounds | None = None  # of the newest order
         self._closed = threading.Event()
         self._free = threading.Condition(shared.lock)  # to look at states; also told of an order, and of the end
@@ -158,6 +159,7 @@ class Replicator:
         try:
             while not self._closed.is_set():
                 self._drop_useless()
+                self._away = {holder for holder in self._away if not self._addresses.listens(holder)}
                 with self._turn():
                     if self._closed.is_set():
                         return
@@ -202,11 +204,13 @@ class Replicator:
                 self._shared.clients.tell(self._addresses.of(dropped.slot), dropped)
 
     def _round(self, unit: UnitId, rounds: _Rounds) -> int:
-        """Bring one copy up to date, if there is no order behind that of ``rounds``; how many keys that took."""
+        """Bring one copy up to date, if ``rounds`` are of the newest order. Gives how many keys that takes."""
         with self._turn():
             copy, state = self._copies.get(unit), self._states.get(unit)
             if self._closed.is_set() or self._rounds is not rounds or copy is None or state is None:
                 return 0
+            if copy.holder in self._away:  # all of them, as it begins anew
+                return len(state)
             first = copy.number < 0
             if first:
                 copy.epoch = secrets.randbits(48)
@@ -230,6 +234,8 @@ class Replicator:
         except ServiceUnavailable:  # the holder is gone or has begun anew: so does the copy
             with self._lock:
                 copy.number, copy.pending = -1, set()
+            if not self._addresses.listens(copy.holder):
+                self._away.add(copy.holder)
             return len(keys)
         with self._lock:
             copy.number, copy.pending = copy.number + 1, set()

@@ -31,8 +31,9 @@ def test_a_slot_is_found_where_it_is_now_and_when_its_batch_is_over_where_it_was
     addresses.of(3)
     slots.register(ADDRESSES[3], "there:2")
     assert addresses.of(3) == "there:2"
+    assert addresses.listens(3)
     slots.withdraw(ADDRESSES[3])
-    assert addresses.of(3) == "there:2"
+    assert addresses.of(3) == "there:2" and not addresses.listens(3)
 
 
 def test_a_slot_that_is_not_there_yet_is_waited_for_until_the_deadline(slots):

@@ -45,6 +45,7 @@ class Slot:
         self.after_part = lambda: None
         self.last = {}  # slot and unit -> the part of the copy that came last
         self.dropped = []  # copies
+        self.away, self.asked = set(), []  # slots that do not listen; those of which that was asked
         add, drop = host.copies.add, host.copies.drop
 
         def copied(slot, unit, part, batches, deleted):
@@ -73,7 +74,11 @@ class Slot:
                 publish=lambda node, size: self.said.append(size),
             ),
         )
-        return Replicator(shared, SimpleNamespace(of=lambda slot: self.host.server.address))
+        return Replicator(shared, SimpleNamespace(of=lambda slot: self.host.server.address, listens=self.listens))
+
+    def listens(self, slot):
+        self.asked.append(slot)
+        return slot not in self.away
 
     def start(self, request="one", lag_keys=0, whole=False, units=((3, HOLDER), (4, HOLDER)), every_s=0.01):
         with self.lock:
@@ -518,6 +523,20 @@ def test_a_holder_whose_batch_is_over_keeps_no_copy_and_takes_none(copied, serve
     with pytest.raises(ServiceUnavailable, match=f"the batch of slot {HOLDER} is over"):
         served[1].copy(copied.host.server.address, HOLDER, 3, (NEW, 0), part({1: 1}), [])
     assert not kept(copied)
+
+
+def test_nothing_is_packed_for_a_holder_whose_batch_is_over_until_it_listens_again(copied, monkeypatch):
+    packed, pack = [], rows.pack
+    monkeypatch.setattr(replicator.rows, "pack", lambda *what: packed.append(what) or pack(*what))
+    tenant = copied.host.tenants[HOLDER]
+    copied.away.add(HOLDER)
+    copied.host.seal(HOLDER, 1, {})
+    copied.put({5: 7})
+    until(lambda: len(copied.asked) > 5 or len(packed) > 5)
+    assert len(packed) == 1 and copied.parts[0] == (3, 0, 600)
+    copied.host.tenants[HOLDER] = tenant
+    copied.away.clear()
+    until(lambda: (3, 0, 600) in copied.parts[1:])
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------
