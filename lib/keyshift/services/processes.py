@@ -25,6 +25,8 @@ TELL_S = 15.0  # between two lines of progress
 # Children that still run while this process does. Kept to collect them when they die, or they would stay as zombies.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 _apart: list[psutil.Process] = []
+# Becomes the command that follows when it is told to, and ends if whoever has begun it fails, or is killed, before.
+_TOLD: list[str | Path] = ["/bin/sh", "-c", 'read -r line && exec "$@" < /dev/null', "sh"]
 
 
 class Identity(TypedDict):
@@ -95,21 +97,20 @@ def detached(command: Sequence[str | Path], log: Path, **how: Any) -> subprocess
 
 
 def launch(command: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log: Path, pid_file: Path) -> None:
-    """Start a service, see ``detached``. It inherits the lock of a file beside ``pid_file``, which is free when it
-    has ended, see ``elsewhere``.
+    """Start a service, see ``detached``, as soon as ``find`` finds it: nobody would ever find it again otherwise. It
+    inherits the lock of a file beside ``pid_file``, which is free when it has ended, see ``elsewhere``.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     pid_file.parent.mkdir(parents=True, exist_ok=True)
     forget(pid_file)  # a file of its own: what the service before has left running may have the lock of the old one
     with open(_held(pid_file), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        child = detached(command, log, stdin=subprocess.DEVNULL, env=env, cwd=cwd, pass_fds=[lock.fileno()])
+        child = detached([*_TOLD, *command], log, stdin=subprocess.PIPE, env=env, cwd=cwd, pass_fds=[lock.fileno()])
     _children[child.pid] = child
-    try:
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError), child.stdin:  # it has died, and its log says why
         write_pid_file(pid_file, child.pid)
-    except BaseException:  # without a pid file nobody would ever find it again
-        child.kill()
-        raise
+        child.stdin.write(b"\n")
 
 
 def write_pid_file(pid_file: Path, pid: int) -> None:

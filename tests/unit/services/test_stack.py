@@ -210,6 +210,23 @@ def launched(tmp_path):
         left.kill()
 
 
+def test_a_service_whose_start_is_killed_before_it_can_be_found_ends(tmp_path):
+    script = """
+import os, signal
+from keyshift.services import processes
+from keyshift.services.processes import Path
+
+def killed(pid_file, pid):
+    Path("pid").write_text(str(pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+processes.write_pid_file = killed
+processes.launch(["sleep", "600"], dict(os.environ), Path(), Path("service.log"), Path("pids", "service.json"))
+"""
+    assert subprocess.run([sys.executable, "-c", script], cwd=tmp_path).returncode == -signal.SIGKILL
+    until(lambda: not _alive(int((tmp_path / "pid").read_text())))
+
+
 def test_a_service_that_ended_by_itself_is_not_found_and_leaves_no_zombie(tmp_path, launched):
     os.mkfifo(tmp_path / "go")
     process = launched("read line < go; exit 3")
