@@ -39,6 +39,7 @@ from keyshift.results.manifest import Manifest
 from keyshift.results.pages import page, svg, table
 from keyshift.results.report import overview, page_of, tables_of
 from keyshift.results.store import ResultStore, row_of
+from keyshift.results.tables import TABLES
 from keyshift.studies import gallery
 from keyshift.studies.batch import ExecutionRecord, PreparedBatch
 from keyshift.studies.batch_report import Done, batch_report
@@ -110,15 +111,21 @@ def pack(
         raise BadInput(f"folder {str(folder)!r} is the one you are in, and would be replaced: name a new one")
     require_new(folder)
     manifests, unreadable = (store.get_manifests(run_ids), 0) if run_ids else _stored(store, batches)
-    if not imprint.title:
-        workloads = ", ".join(dict.fromkeys(manifest.workload for manifest in manifests))
-        imprint = imprint.model_copy(update={"title": f"runs of {workloads}"})
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside_it:
-        made = Path(beside_it) / "artifact"
-        made.mkdir()
-        _write(store, manifests, made, imprint, meanings, batches, named=bool(run_ids), unreadable=unreadable)
-        os.replace(made, folder)
-    return len(manifests)
+    while True:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside_it:
+            made = Path(beside_it) / "artifact"
+            made.mkdir()
+            try:
+                _write(store, manifests, made, imprint, meanings, batches, named=bool(run_ids), unreadable=unreadable)
+            except BadInput:
+                # Only now: all that is packed would be read once more.
+                whole = manifests if run_ids else [manifest for manifest in manifests if _is_whole(store, manifest)]
+                if not whole or len(whole) == len(manifests):
+                    raise
+                manifests, unreadable = whole, unreadable + len(manifests) - len(whole)
+            else:
+                os.replace(made, folder)
+                return len(manifests)
 
 
 def _stored(store: ResultStore, batches: Batches | None) -> tuple[list[Manifest], int]:
@@ -144,6 +151,18 @@ def _stored(store: ResultStore, batches: Batches | None) -> tuple[list[Manifest]
     return manifests, len(held) - len(manifests)
 
 
+def _is_whole(store: ResultStore, manifest: Manifest) -> bool:
+    """Whether all that is packed of a run can be read."""
+    try:
+        gallery.executed_notebooks(store, [manifest])
+        for name in TABLES:
+            if f"{name}.parquet" in manifest.files:
+                store.get_arrow(manifest.run_id, name)
+    except BadInput:
+        return False
+    return True
+
+
 def _write(
     store: ResultStore,
     manifests: Sequence[Manifest],
@@ -154,6 +173,9 @@ def _write(
     named: bool,
     unreadable: int,
 ) -> None:
+    if not imprint.title:
+        workloads = ", ".join(dict.fromkeys(manifest.workload for manifest in manifests))
+        imprint = imprint.model_copy(update={"title": f"runs of {workloads}"})
     executed = gallery.executed_notebooks(store, manifests) | (batches.notebooks() if batches else {})
     notebooks = gallery.write_gallery(executed, folder)
     pages = _pages_of_runs(store, manifests, folder, {} if named else _in_notebooks(manifests, notebooks))

@@ -284,6 +284,21 @@ def test_how_many_stored_runs_could_not_be_read_is_told(tmp_path):
     assert "of 1 stored run (2 more could not be read)" in (tmp_path / "rotten" / "index.html").read_text()
 
 
+@pytest.mark.parametrize("name", ["latency.parquet", "decisions.parquet", "load.ipynb"])
+def test_a_run_of_which_a_file_is_damaged_is_left_out_of_all_stored_ones_and_named_if_it_was(tmp_path, name):
+    store = result_store(client := MemoryBucket())
+    store.put_run(run(0), tables())
+    damaged = store.put_run(run(1, "meces"), tables()).run_id
+    store.put_file(damaged, "load.ipynb", LOAD)
+    client.rotten.add(f"runs/{damaged}/{name}")
+    assert pack(store, [], tmp_path / "out", Imprint()) == 1
+    assert "of 1 stored run (1 more could not be read)" in (tmp_path / "out" / "index.html").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    for named in ([damaged], [damaged, run(0).run_id]):
+        with pytest.raises(BadInput, match=f"^runs/{damaged}/{name} cannot be read.* it is damaged$"):
+            pack(store, named, tmp_path / "named", Imprint())
+
+
 def test_what_cannot_be_packed_is_refused_and_leaves_nothing(store, tmp_path, monkeypatch):
     with pytest.raises(BadInput, match=r"^no run is stored yet: `keyshift run` makes one$"):
         pack(result_store(), [], tmp_path / "out", Imprint())
