@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -232,8 +232,16 @@ def _holder(lock: IO[str]) -> str:
     return f"process {lock.read().strip() or '?'}"
 
 
+def writing(path: Path) -> AbstractContextManager[None]:
+    """Inside, a file or a folder that a user has named is written. Raises ServiceUnavailable, naming it, if that cannot
+    be done, as on a full disk.
+    """
+    return service_errors(OSError, lambda error: f"{path} cannot be written: {error.strerror or error}")
+
+
 def require_folder(option: str, path: Path) -> None:
-    """Raise BadInput if there is no folder in which ``path``, of ``option``, could be made."""
+    """Raise BadInput if there is no folder in which ``path``, of ``option``, could be made, or it has no right name."""
+    _exists(option, path)
     if not path.absolute().parent.is_dir():
         raise BadInput(f"{option} {path}: its folder does not exist; make it first")
     if not os.access(path.absolute().parent, os.W_OK):
@@ -244,9 +252,16 @@ def require_file(option: str, path: Path | None) -> None:
     """Raise BadInput if the file of ``option`` cannot be written at the end."""
     if path is None:
         return
-    if not path.exists():
+    if not _exists(option, path):
         require_folder(option, path)
     elif path.is_dir():
         raise BadInput(f"{option} {path}: it is a folder; name a file")
     elif not os.access(path, os.W_OK):
         raise BadInput(f"{option} {path}: you may not write into it; name another file")
+
+
+def _exists(option: str, path: Path) -> bool:
+    """Whether there is such a file. Raises BadInput if there can be none, as its name is too long, or nobody says."""
+    with service_errors(OSError, lambda error: BadInput(f"{option} {path}: {error.strerror}; name another one")):
+        return path.exists()
+    raise AssertionError  # for mypy: no error is swallowed

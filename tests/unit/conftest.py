@@ -1,5 +1,6 @@
 """Lets the tests of this folder import their helpers (``small_…``), which are beside them; gives a dead process."""
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,14 @@ def own_definitions(registered):
 def ascii_locale(monkeypatch):
     """A file whose encoding nobody has named is in ASCII, the least that all locales have."""
     monkeypatch.setattr("io.text_encoding", lambda encoding, *_: encoding or "ascii")
+
+
+@pytest.fixture
+def full():
+    """Makes the disk as good as full: no file grows."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

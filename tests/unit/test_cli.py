@@ -231,7 +231,7 @@ def test_workloads_show_a_person_what_an_event_costs_and_a_script_their_paramete
 @pytest.fixture
 def store(monkeypatch):
     store = result_store()
-    monkeypatch.setattr(stored_runs, "open_store", lambda profile: contextlib.nullcontext(store))
+    monkeypatch.setattr(stored_runs, "open_store", lambda *_: contextlib.nullcontext(store))
     return store
 
 
@@ -266,6 +266,26 @@ def test_runs_go_to_others_as_a_page_and_as_tables_that_come_back(tmp_path, stor
     for told, words in ((f"{run_id}\n", "1 runs stored, 0 were"), ("", "0 runs stored, 1 were")):
         done = keyshift("results", "import", str(folder), home=tmp_path)
         assert done.stdout == told and words in done.stderr
+
+
+def test_a_full_disk_is_told_with_what_could_not_be_written(tmp_path, store, monkeypatch, full):
+    run_id, costs = store.put_run(run(0), tables()).run_id, tmp_path / "costs.json"
+    monkeypatch.setattr("keyshift.lab.environment.open_services", lambda *_, **__: contextlib.nullcontext(ENDPOINTS))
+    monkeypatch.setattr("keyshift.results.store.ResultStore", lambda endpoints: store)
+    monkeypatch.setattr("keyshift.analysis.plots.simulated.simulation_doubts", lambda validation: [])
+    found = SimpleNamespace(costs=FREE, validation=None)
+    monkeypatch.setattr("keyshift.forecast.calibration.calibrate", lambda runs: found)
+    full()
+    for option, path, status, *command in (
+        ("-o", tmp_path / "report.html", 3, "results", "share", run_id),
+        ("-o", tmp_path / "tables", 3, "results", "export", run_id),
+        ("-o", tmp_path / "artifact", 3, "artifact", run_id),
+        ("--costs", costs, 2, "simulate"),
+    ):
+        done = keyshift(*command, option, str(path), home=tmp_path)
+        assert done.returncode == status and len(done.stderr.splitlines()) == 1
+        assert str(path) in done.stderr and "cannot be written" in done.stderr and "File too large" in done.stderr
+    assert not costs.exists(), "a file that lacks some of them would be taken the next time"
 
 
 def test_small_numbers_of_stored_runs_are_whole_for_a_script(tmp_path, store):

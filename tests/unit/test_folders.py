@@ -116,6 +116,9 @@ def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning
     for file, why in ((tmp_path, "it is a folder"), (tmp_path / "nowhere" / "new", "its folder does not exist")):
         with pytest.raises(BadInput, match=f"^--out {file}: {why}"):
             require_file("--out", file)
+    for use in (require_file, require_folder):
+        with pytest.raises(BadInput, match=r"^-o /.*/xxx+: File name too long; name another one$"):
+            use("-o", tmp_path / ("x" * 300))
     forbidden = [tmp_path]
     monkeypatch.setattr(folders.os, "access", lambda path, mode: path not in forbidden)
     require_file("--out", tmp_path / "old")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from keyshift.cli.options import ProfileOption, notebooks
-from keyshift.folders import require_folder
+from keyshift.folders import require_folder, writing
 from keyshift.model.errors import BadInput
 
 
@@ -57,7 +57,8 @@ def artifact(
         records = Files(endpoints, of_batches.PREFIX)
         ended = [(each, of_batches.ended(each, records)) for each in prepared]
         batches = Batches(every, ended, records) if every else None
-        count = pack(ResultStore(endpoints), run_ids or [], output, imprint, meanings, batches)
+        with writing(output):
+            count = pack(ResultStore(endpoints), run_ids or [], output, imprint, meanings, batches)
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     what = f"{count} runs, {size / 2**20:.1f} MiB, made in {duration(time.monotonic() - begin)}"
     typer.echo(f"{output}: {what}; open {output / 'index.html'}, look before you publish")

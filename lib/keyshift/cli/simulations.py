@@ -1,6 +1,7 @@
 """Migrations on a cluster that is not at hand, with what the runs of the store say that things cost."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,7 +48,7 @@ def simulate(
     common = {"slots": slots, "to_slots": to_slots, "state": state, "rate": rate, "link": link} | given
     points = {name: {"strategy": name} for name in strategy}
     questions(points, common)  # before anything is started
-    if costs and not costs.exists():  # then they are kept in it
+    if costs and not os.path.exists(costs):  # then they are kept in it; not of Path, which raises for some names
         require_folder("--costs", costs)
     table = simulate(_costs(costs, profile), points, common)
     rows = [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
@@ -59,8 +60,9 @@ def _costs(file: Path | None, profile: str | None) -> "Costs":
     from keyshift.forecast import Costs
     from keyshift.forecast.calibration import calibrate, usable
     from keyshift.studies.stored_runs import open_store
+    from keyshift.workloads.files import new_file
 
-    if file and file.exists():
+    if file and os.path.exists(file):
         try:
             return Costs.from_json(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, BadInput) as error:
@@ -70,7 +72,8 @@ def _costs(file: Path | None, profile: str | None) -> "Costs":
     for line in simulation_doubts(found.validation):
         tell(line)
     if file:
-        file.write_text(json.dumps(found.costs.to_json()))
+        with new_file(f"costs = {str(file)!r}", file) as out:
+            out.write(json.dumps(found.costs.to_json()).encode())
     return found.costs
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from keyshift.cli.options import Json, ProfileOption, print_rows
-from keyshift.folders import require_file, require_folder
+from keyshift.folders import require_file, require_folder, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +95,7 @@ def share_results(
     from keyshift.studies.stored_runs import open_store
 
     require_file("--output", output)
-    with open_store(profile) as store:
+    with open_store(profile) as store, writing(output):
         output.write_text(report(store, run_ids), encoding="utf-8")
     typer.echo(f"{output}: {output.stat().st_size / 2**20:.1f} MiB; no credentials, names of machines or paths in it")
 
@@ -128,7 +128,7 @@ def export_results(
     require_folder("--output", output)
     require_new(output)
     meanings = {name: field.description or "" for _, name, field in known_parameters()}
-    with open_store(profile) as store:
+    with open_store(profile) as store, writing(output):
         exported = export_runs(store, run_ids, output, kind, meanings)
     typer.echo(f"{output}: {len(exported)} runs; dictionary.csv has the meaning of every column")
 

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-import resource
 import shutil
 import signal
 import socket
@@ -128,14 +127,6 @@ def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path):
         refuse_lock(tmp_path / "lock", error=Cancelled, deadline_s=60, cancel=cancel)
     with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0):
         pass  # free again
-
-
-@pytest.fixture
-def full():
-    """Makes the disk as good as full: no file grows."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_on_a_full_disk_services_are_stopped_all_the_same(tmp_path, launched, full):
