@@ -102,6 +102,10 @@ class Bucket:
                 response.close()
                 response.release_conn()
 
+    def read(self, name: str) -> bytes:
+        """Read a whole object, once more if that seems damaged. Raises NotThere, and Damaged as ``surely``."""
+        return surely(self.get, name, self.names)
+
     def names(self, begin: str = "") -> list[str]:
         """Names of the objects that begin so."""
         prefix = self._prefix + begin

@@ -7,7 +7,7 @@ from typing import Any
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import BadInput, Damaged, NotThere
-from keyshift.objects import Bucket, surely
+from keyshift.objects import Bucket
 
 FILE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
@@ -37,7 +37,7 @@ class Files:
     def read(self, folder: str, name: str) -> bytes:
         """The bytes of a file. Raises BadInput if it is not there, or damaged."""
         try:
-            return surely(self.bucket.get, f"{folder}/{name}", self.bucket.names)
+            return self.bucket.read(f"{folder}/{name}")
         except NotThere:
             raise BadInput(f"{folder}/{name} is not in the store any more: list the runs again") from None
         except Damaged as error:

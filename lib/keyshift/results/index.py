@@ -18,7 +18,7 @@ from typing import Any
 
 from keyshift.clock import now_us
 from keyshift.model.errors import Damaged, KeyshiftError, NotThere
-from keyshift.objects import Bucket, surely
+from keyshift.objects import Bucket
 from keyshift.results.manifest import NEW_NAMES, SCHEMA_VERSION, Summary
 
 IndexRow = Mapping[str, Any]
@@ -73,7 +73,7 @@ class Index:
 
     def _read(self, name: str) -> dict[str, tuple[int, IndexRow | None]]:
         try:
-            content = surely(self._bucket.get, name, self._bucket.names)
+            content = self._bucket.read(name)
             found: dict[str, tuple[int, IndexRow | None]] = json.loads(gzip.decompress(content))
         except (Damaged, EOFError, OSError, ValueError, zlib.error):
             return {}  # damaged: as if it were not there

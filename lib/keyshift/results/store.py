@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import BadInput, Damaged, KeyshiftError, NotThere, ServiceUnavailable
-from keyshift.objects import Bucket, surely
+from keyshift.objects import Bucket
 from keyshift.registry import unknown
 from keyshift.results.files import Files
 from keyshift.results.index import MADE_BY, Index, IndexRow
@@ -200,9 +200,8 @@ class ResultStore:
 
     def _looked_at(self, run_id: str) -> IndexRow | None:
         """The row of a run by its manifest; None for a folder without one, which is no run."""
-        bucket = self._files.bucket
         try:
-            return row_of(_parsed(run_id, surely(bucket.get, f"{run_id}/{MANIFEST}", bucket.names)))
+            return row_of(_parsed(run_id, self._files.bucket.read(f"{run_id}/{MANIFEST}")))
         except NotThere:
             return None
         except KeyshiftError as error:
