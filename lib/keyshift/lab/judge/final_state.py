@@ -1,6 +1,7 @@
 """What a system under test tells of itself when it has ended: for the verdict, and for the tables."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
@@ -17,7 +18,7 @@ from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.model.keys import SomeUnits
 from keyshift.model.notes import Note
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
-from keyshift.objects import surely
+from keyshift.objects import damage_told, surely
 from keyshift.planner import Decision
 from keyshift.results import verdict
 from keyshift.results.copies import repeated
@@ -253,9 +254,12 @@ def _judged_cut(
 ) -> Judgement:
     events, frames = (each[each["offset"] < each["router"].map(cut.offsets)] for each in (events, frames))
     before = results[results["version"] < cut.stages[-1].ownership.assignments[-1].version]
+    given = workload, int(frames["events"].sum()), events, frames, before, cut
     try:
-        return judged(workload, int(frames["events"].sum()), events, frames, before, cut)
-    except ServiceUnavailable as error:
+        with suppress(Damaged):  # a connection may have broken
+            return judged(*given)
+        return judged(*given)
+    except (Damaged, NotThere) as error:
         return _unreadable(error)
 
 
@@ -267,15 +271,16 @@ def _parts(
     store: SavepointStore, manifest: SavepointManifest, timers: list[pd.DataFrame], units: SomeUnits
 ) -> Iterator[pd.DataFrame]:
     """See ``FinalState.parts``. Some units of a slot at a time, as a table for each of a million would take an hour."""
-    for number, saved in enumerate(manifest.stages.values()):
-        for slot, locations in saved.locations.items():
-            mine = units.have(np.array([location.unit for location in locations], np.int32))
-            of_slot = SavedStage(saved.assignment, {slot: [*compress(locations, mine)]}).by_unit()
-            for some in store.read(of_slot):
-                values = [(each.unit, batch) for each in some for batch in each.values]
-                yield from _tables(values, stage=number, slot=slot)
-                if number == 0:
-                    timers += _tables([(each.unit, each.timers) for each in some], slot=slot)
+    with damage_told(store.committed, SNAPSHOT_PREFIX):
+        for number, saved in enumerate(manifest.stages.values()):
+            for slot, locations in saved.locations.items():
+                mine = units.have(np.array([location.unit for location in locations], np.int32))
+                of_slot = SavedStage(saved.assignment, {slot: [*compress(locations, mine)]}).by_unit()
+                for some in store.read(of_slot):
+                    values = [(each.unit, batch) for each in some for batch in each.values]
+                    yield from _tables(values, stage=number, slot=slot)
+                    if number == 0:
+                        timers += _tables([(each.unit, each.timers) for each in some], slot=slot)
 
 
 def _tables(of_units: Sequence[tuple[int, pa.RecordBatch]], **more: int) -> Iterator[pd.DataFrame]:

@@ -11,7 +11,7 @@ from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.judge import final_state
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.judge.sequential import run_sequentially
-from keyshift.model.errors import NotThere, ServiceUnavailable
+from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable, Undelivered
 from keyshift.model.keys import ALL_UNITS, Assignment, Assignments, SomeUnits, Versions
 from keyshift.model.notes import Note
 from keyshift.results import verdict
@@ -151,7 +151,7 @@ def judged(request, monkeypatch):
         final = replace(cut, cuts={"snapshot-a": replace(cut, **changes)})
         return final_state.judged_cuts(workload, run.events, frames, run.results, final)["snapshot-a"]
 
-    judged.in_the_end = run.final
+    judged.in_the_end, judged.parts = run.final, cut.parts
     return judged
 
 
@@ -179,11 +179,34 @@ def test_of_a_process_that_was_gone_only_snapshots_are_judged_of_which_all_steps
 
 def test_a_snapshot_that_cannot_be_read_is_bad(judged):
     def gone(timers, units):
-        raise ServiceUnavailable("its segment is not there")
+        raise NotThere("its segment is not there")
         yield
 
     found = judged(parts=gone)
     assert not found.ok and found.examples == ("wrong: it cannot be read: its segment is not there",)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_snapshot_with_a_rotten_segment_is_bad_and_one_connection_that_broke_is_no_damage(judged, times):
+    broken, whole = [None] * times, judged.parts
+
+    def breaks_off(timers, units):
+        if broken:
+            broken.pop()
+            raise Damaged("it is damaged")
+        yield from whole(timers, units)
+
+    found = judged(parts=breaks_off)
+    assert found.ok == (times == 1) and not broken
+
+
+def test_a_snapshot_is_not_bad_because_the_store_is_away(judged):
+    def away(timers, units):
+        raise Undelivered("MinIO does not answer")
+        yield
+
+    with pytest.raises(Undelivered):
+        judged(parts=away)
 
 
 FIRST, SECOND = "snapshot-000-000001-aa", "snapshot-001-000002-bb"
@@ -245,6 +268,16 @@ def test_a_snapshot_whose_manifest_is_damaged_is_bad_and_all_else_is_judged(stor
     (words,) = found.examples
     why = "answers otherwise" if broken_off else "is no JSON"
     assert found.wrong == 1 and words.startswith("wrong: it cannot be read: ") and why in words
+
+
+def test_a_segment_that_the_store_does_not_deliver_is_told_to_be_damaged(store):
+    first = of_job_that_keeps_them().cuts[FIRST]
+    store.client.rotten = {name for name in store.client.objects if not name.endswith("manifest.json")}
+    with pytest.raises(Damaged, match="answers otherwise: it is damaged"):
+        list(first.parts([], ALL_UNITS))
+    store.client.error = ConnectionResetError()
+    with pytest.raises(Undelivered):
+        list(first.parts([], ALL_UNITS))
 
 
 def test_while_the_store_is_away_nothing_is_judged(store):
