@@ -45,13 +45,26 @@ def export_runs(
     kind: Kind = "parquet",
     meanings: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Write these runs into a new or empty ``folder``; gives their ids. ``meanings``: of parameters, by name.
+    """Write these runs into a new or empty ``folder``, all or nothing; gives their ids. ``meanings``: of parameters, by
+    name.
 
-    Raises BadInput, with nothing written, for a run that is not there or a folder that has files.
+    Raises BadInput for a run that is not there or cannot be read, or a folder that has files.
     """
     require_new(folder)
     manifests = store.get_manifests(run_ids)
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _write(store, manifests, folder, kind, meanings)
+    except BaseException:
+        for file in folder.iterdir():  # or the folder would be refused the next time
+            file.unlink()
+        raise
+    return [manifest.run_id for manifest in manifests]
+
+
+def _write(
+    store: ResultStore, manifests: Sequence[Manifest], folder: Path, kind: Kind, meanings: Mapping[str, str] | None
+) -> None:
     columns: list[dict[str, str]] = []
     with ExitStack() as stack:
         writers: dict[str, Any] = {}
@@ -77,7 +90,6 @@ def export_runs(
     (folder / "manifests.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "keyshift": metadata.version("keyshift")}
     (folder / "export.json").write_text(json.dumps(head | {"kind": kind, "runs": len(manifests)}, indent=2) + "\n")
-    return [manifest.run_id for manifest in manifests]
 
 
 class Exported(NamedTuple):

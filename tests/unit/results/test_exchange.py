@@ -15,6 +15,7 @@ from keyshift.model.errors import BadInput
 from keyshift.results import exchange
 from keyshift.results.exchange import export_runs, import_runs, read_export
 from keyshift.results.tables import TABLES
+from memory_bucket import MemoryBucket
 
 
 @pytest.fixture
@@ -228,6 +229,17 @@ def test_a_folder_with_files_is_left_alone(store, tmp_path):
     with pytest.raises(BadInput, match="unknown run"):
         export_runs(store, ["1999"], tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_of_an_export_that_fails_nothing_is_left_and_the_next_one_may_have_its_folder(tmp_path, kind):
+    store, folder = result_store(client := MemoryBucket()), tmp_path / "out"
+    first, second = (store.put_run(run(number), tables()).run_id for number in range(2))
+    client.rotten = {f"runs/{second}/migration.parquet"}
+    with pytest.raises(BadInput, match="it is damaged"):
+        export_runs(store, [first, second], folder, kind)
+    assert not [*folder.iterdir()]
+    assert export_runs(store, [first], folder, kind) == [first]
 
 
 def test_an_export_of_version_2_and_one_from_before_there_was_a_table_come_in(exported, store):
