@@ -97,9 +97,11 @@ class ResultStore:
         return names
 
     def require_whole(self, run_id: str) -> None:
-        """Raise BadInput unless ``run_id`` is that of a stored run, and whole: none is to be deleted by mistake."""
-        if (found := self.resolve(run_id)) != run_id:
-            raise BadInput(f"run id {run_id!r} is not whole: to delete that run, give {found!r}")
+        """Raise BadInput unless ``run_id`` is that of a stored run, and whole: none is to be deleted by mistake. It may
+        be one of which files alone are left, as its deletion or its storing was interrupted.
+        """
+        if run_id not in {folder for folder, _ in self._files.paths(run_id)}:
+            raise BadInput(f"run id {run_id!r} is not whole: to delete that run, give {self.resolve(run_id)!r}")
 
     # Reading
 

@@ -138,6 +138,11 @@ def test_a_run_that_is_deleted_by_half_is_listed_only_if_its_manifest_is_there(s
     if not left:
         del client.objects[f"runs/{stored}/manifest.json"]
     assert len(ids(store)) == len(ids(store)) == left
+    client.refuses = "nothing"
+    store.delete_run(stored)
+    assert not [name for name in client.objects if name.startswith("runs/")], "the rest of it can be deleted"
+    with pytest.raises(BadInput, match=f"^unknown run '{stored}'"):
+        store.delete_run(stored)
 
 
 def test_a_run_is_deleted_from_a_store_that_is_full_and_again_after_ctrl_c(store, client):
