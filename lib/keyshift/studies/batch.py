@@ -272,14 +272,20 @@ def forget(prepared: PreparedBatch, records: Files) -> None:
 
 
 def ended(prepared: PreparedBatch, records: Files) -> dict[str, ExecutionRecord]:
-    """The records of its executions that there are, by id. Raises BadInput for one that cannot be read."""
+    """The records of its executions that there are, by id; none of one that is damaged: the same command executes that
+    again. Raises BadInput for one that this keyshift cannot read.
+    """
     name = prepared.batch.name
     there = set(records.names(name))
     found = {}
     for execution in prepared.executions:
         if (file := f"{execution.id}.json") in there:
             try:
-                found[execution.id] = ExecutionRecord.model_validate_json(records.read(name, file))
+                content = records.read(name, file)
+            except BadInput:
+                continue
+            try:
+                found[execution.id] = ExecutionRecord.model_validate_json(content)
             except ValidationError as error:
                 raise BadInput(
                     f"the record {PREFIX}/{name}/{file} in the store cannot be read ({error.error_count()} faults): "

@@ -326,6 +326,15 @@ def test_a_store_that_died_in_an_execution_is_there_again_before_anything_is_wri
     assert [record.status for record in done.values()] == ["ok", "ok"]
 
 
+def test_an_execution_whose_record_has_rotted_is_made_again(folder, bench):
+    made = prepared(folder, "grid: {skew: [0, 1]}")
+    bench.run(made, Executor())
+    bench.records.bucket._client.rotten = {f"batches/small/{made.executions[1].id}.json"}
+    execute = Executor()
+    assert exit_status(bench.run(made, execute)) == 0
+    assert [given["skew"] for given in execute.given] == [1]
+
+
 def test_a_record_that_cannot_be_read_is_named_and_again_gets_over_it(folder, bench):
     made = prepared(folder)
     name = f"{made.executions[0].id}.json"
