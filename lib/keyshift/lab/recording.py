@@ -105,11 +105,15 @@ class Recording:
             self._put_log(self._store.put_run(manifest, {}), log)
 
     def _put_log(self, stored: Manifest, log: list[LogEvent]) -> Manifest:
-        """Store the last protocol events, if any are known."""
-        if not log:
-            return stored
-        self._say(f"the last protocol events of every slot and router are in {stored.run_id}/{PROTOCOL_LOG}")
-        return self._store.put_file(stored.run_id, PROTOCOL_LOG, to_lines(log).encode())
+        """Store the last protocol events, if any are known. If that fails, the run is stored all the same."""
+        if log:
+            what = "the last protocol events of every slot and router"
+            try:
+                stored = self._store.put_file(stored.run_id, PROTOCOL_LOG, to_lines(log).encode())
+                self._say(f"{what} are in {stored.run_id}/{PROTOCOL_LOG}")
+            except KeyshiftError as error:
+                self._say(f"{what} are not stored: {error}")
+        return stored
 
 
 def pace_notes(load: analysis.Offered, catch_up_s: float, figures: Mapping[str, Any]) -> list[str]:

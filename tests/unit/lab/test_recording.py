@@ -1,14 +1,16 @@
 import math
 
 import pytest
-from small_store import result_store
+from small_store import result_store, tables
 
 from keyshift.analysis.metrics import Offered
 from keyshift.experiment.spec import make_spec
+from keyshift.lab.judge.evaluation import Evaluation
 from keyshift.lab.recording import Recording, clock_notes, pace_notes
 from keyshift.model.errors import QueryDied
-from keyshift.results.manifest import new_run_id
+from keyshift.results.manifest import Verdict, new_run_id
 from keyshift.runtime.protocol_log import LogEvent
+from memory_bucket import MemoryBucket, s3_error
 
 LOAD = Offered(begin_s=-6.0, end_s=6.0, took_s=12.0, events=3_600_000, unprocessed=0, due=3_600_000, planned=3_600_000)
 KEPT_UP = {
@@ -51,10 +53,28 @@ def test_results_that_came_before_their_events_by_kafkas_clock_are_told_and_by_h
     assert note.startswith("Kafka's clock is at least 12.3 ms behind that of this machine")
 
 
+VERDICT = Verdict(lost=0, duplicated=0, reordered=0, wrong=0, ownership_violations=0)
+EVENT = LogEvent(7, "slot-1", "arrived", (3,), 5, 1)
+
+
+def test_a_bad_run_is_stored_though_there_is_no_room_for_its_last_protocol_events():
+    class Full(MemoryBucket):
+        def put_object(self, bucket, name, data, length, part_size):
+            if name.endswith("protocol.jsonl"):
+                raise s3_error("XMinioStorageFull")
+            super().put_object(bucket, name, data, length, part_size)
+
+    store, said, spec, run_id = result_store(Full()), [], make_spec({}), new_run_id("keycount", "fluid")
+    evaluation = Evaluation(tables(), VERDICT.model_copy(update={"lost": 1}), {"load": LOAD, "since_s": -6.0}, [])
+    stored = Recording(store, said.append, spec, run_id, spec.parameters(), 1.0).ended(evaluation, [EVENT])
+    assert stored == store.get_manifest(run_id) and stored.status == "bad"
+    assert said[-1].startswith("the last protocol events of every slot and router are not stored: runs/")
+
+
 def test_a_run_that_died_is_stored_with_the_last_protocol_events_if_any_are_known():
-    store, said, spec, event = result_store(), [], make_spec({}), LogEvent(7, "slot-1", "arrived", (3,), 5, 1)
+    store, said, spec = result_store(), [], make_spec({})
     silent, told = (new_run_id("keycount", "fluid") for _ in range(2))
-    for run, log in (silent, []), (told, [event, event]):
+    for run, log in (silent, []), (told, [EVENT, EVENT]):
         Recording(store, said.append, spec, run, spec.parameters(), 1.0).died(QueryDied("gone"), log)
     line = b'{"at_us": 7, "place": "slot-1", "event": "arrived", "units": [3], "version": 5, "hop": 1, "other": ""}\n'
     assert store.get_file(told, "protocol.jsonl") == 2 * line and f"{told}/protocol.jsonl" in said[-1]
