@@ -23,6 +23,8 @@ from keyshift.model.errors import (
     Undelivered,
     service_errors,
 )
+from keyshift.progress import Say, tell
+from keyshift.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -31,6 +33,7 @@ REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}
 FULL = {"XMinioStorageFull", "XMinioDiskFull", "QuotaExceeded"}
 PART_BYTES = 5 << 20  # the least the minio client accepts
 CONNECT_S = 3.0
+AWAY_S = 60.0  # for which who has worked for minutes waits for a store: one that was begun anew is there by then
 ByteProgress = Callable[[int], None]  # hears of so many bytes more
 
 
@@ -182,6 +185,30 @@ def surely(read: Callable[[str], T], name: str, ask: Callable[[str], object]) ->
         return read(name)
     with damage_told(ask, name):
         return read(name)
+
+
+def await_answer(ask: Callable[[], T], within_s: float = AWAY_S, say: Say = tell) -> T:
+    """Ask a store until it answers, for so long at the most, and return what it says. That it is away is told once.
+
+    Raises ServiceUnavailable if it has not answered by then, Refused at once.
+    """
+    found, problem = list[T](), ""
+
+    def answered() -> bool:
+        nonlocal problem
+        try:
+            found.append(ask())
+        except Refused:
+            raise
+        except ServiceUnavailable as error:
+            if not problem:
+                say(f"waiting for the store, for up to {within_s:.0f} s: {error}")
+            problem = str(error)
+        return bool(found)
+
+    if not wait_until(answered, within_s, every_s=1.0):
+        raise ServiceUnavailable(f"{problem} (tried for {within_s:.0f} s)")
+    return found[0]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from keyshift.analysis.machine import disturbance, disturbance_notes, machine_no
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.evaluation import Evaluation
 from keyshift.model.errors import KeyshiftError
+from keyshift.objects import await_answer
 from keyshift.progress import Say
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions
 from keyshift.results.store import ResultStore
@@ -94,6 +95,8 @@ class Recording:
             summary=summary,
             notes=[*notes, *found],
         )
+        # A store that is away for a while does not cost the run, which may have taken minutes.
+        await_answer(lambda: self._store.holds(self.run_id), say=self._say)
         stored = self._store.put_run(manifest, tables)
         return stored if judged.ok else self._put_log(stored, log)
 

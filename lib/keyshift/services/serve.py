@@ -17,8 +17,8 @@ import typer
 
 from keyshift.endpoints import Endpoints
 from keyshift.folders import require_disk_space, state_folder, write_whole
-from keyshift.model.errors import BadInput, Refused, ServiceUnavailable
-from keyshift.objects import Bucket
+from keyshift.model.errors import BadInput
+from keyshift.objects import Bucket, await_answer
 from keyshift.program import run_program
 from keyshift.progress import tell
 from keyshift.redis_program import PASSWORD, redis_configuration, redis_program
@@ -26,7 +26,6 @@ from keyshift.services.kafka import Kafka
 from keyshift.services.minio import MinIO
 from keyshift.services.service import ALONE, ANSWER_S, EVERYWHERE, Binding, Service, ServiceNode, port_of
 from keyshift.services.zookeeper import ZooKeeper
-from keyshift.waiting import wait_until
 
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # what no format of a configuration has to escape, nor splits
@@ -111,32 +110,8 @@ def bucket(
     address, name = _given("KEYSHIFT_MINIO"), _given("KEYSHIFT_BUCKET")
     keys = _given("KEYSHIFT_ACCESS_KEY"), _given("KEYSHIFT_SECRET_KEY")
     there = Bucket(Endpoints("", "", address, *keys, bucket=name, secure=secure), answer_s=ANSWER_S, retries=0)
-    made = await_bucket(there, deadline_s)
+    made = await_answer(there.make, deadline_s)
     tell(f"bucket {name!r} at {address}: {'made' if made else 'is there already'}")
-
-
-def await_bucket(bucket: Bucket, deadline_s: float) -> bool:
-    """Make the bucket once the server answers; says whether it had to.
-
-    Raises BadInput for a name S3 does not allow, ServiceUnavailable if the server refuses the credentials (at once) or
-    does not do it within ``deadline_s`` seconds.
-    """
-    made, problem = False, ""
-
-    def there() -> bool:
-        nonlocal made, problem
-        try:
-            made = bucket.make()
-        except Refused:
-            raise
-        except ServiceUnavailable as error:
-            problem = str(error)
-            return False
-        return True
-
-    if not wait_until(there, deadline_s, every_s=1.0):
-        raise ServiceUnavailable(f"{problem} (tried for {deadline_s:.0f} s)")
-    return made
 
 
 def become(service: Service, ports: dict[str, int]) -> NoReturn:

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from keyshift.folders import locked
 from keyshift.model.errors import BadInput
+from keyshift.objects import await_answer
 from keyshift.place.profile import located
 from keyshift.place.yaml_file import read_yaml
 from keyshift.progress import silent
@@ -315,6 +316,7 @@ def _run(
     except Exception as failed:  # one that dies, for whatever reason (its kernel was killed), must not end the night
         error = error or f"{type(failed).__name__}: {failed}"
     with store():
+        await_answer(lambda: records.names(name))  # that of others may be away for a while
         if executed:
             try:
                 notebooks.keep(executed, runs)

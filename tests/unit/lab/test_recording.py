@@ -1,4 +1,6 @@
 import math
+import time
+from types import SimpleNamespace
 
 import pytest
 from small_store import result_store, tables
@@ -55,6 +57,18 @@ def test_results_that_came_before_their_events_by_kafkas_clock_are_told_and_by_h
 
 VERDICT = Verdict(lost=0, duplicated=0, reordered=0, wrong=0, ownership_violations=0)
 EVENT = LogEvent(7, "slot-1", "arrived", (3,), 5, 1)
+
+
+def test_a_run_is_stored_as_soon_as_a_store_that_was_away_at_its_end_is_there_again(monkeypatch):
+    client, said = MemoryBucket(ConnectionResetError()), []
+    spec, run_id = make_spec({}), new_run_id("keycount", "fluid")
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: setattr(client, "error", None))
+    monkeypatch.setattr("keyshift.waiting.time", clock)
+    evaluation = Evaluation(tables(), VERDICT, {"load": LOAD, "since_s": -6.0}, [])
+    store = result_store(client)
+    Recording(store, said.append, spec, run_id, spec.parameters(), 1.0).ended(evaluation, [])
+    assert store.get_manifest(run_id).status == "ok"
+    assert said[-1].startswith(f"waiting for the store, for up to 60 s: runs/{run_id} cannot be listed: MinIO at m:1 ")
 
 
 def test_a_bad_run_is_stored_though_there_is_no_room_for_its_last_protocol_events():

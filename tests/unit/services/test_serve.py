@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.objects import Bucket
+from keyshift.objects import Bucket, await_answer
 from keyshift.redis_program import PASSWORD
 from keyshift.services import kafka, serve
 from keyshift.services.embedded import is_free
@@ -202,18 +202,18 @@ def results_of(client: MemoryBucket) -> Bucket:
 def test_the_bucket_is_made_once_the_server_answers_and_then_left_alone():
     failures = [urllib3.exceptions.ProtocolError("refused"), s3_error("XMinioServerNotInitialized")]
     client = MemoryBucket(failures=failures)
-    assert serve.await_bucket(results_of(client), DEADLINE_S) is True
+    assert await_answer(results_of(client).make, DEADLINE_S) is True
     assert client.buckets == {"results"}
-    assert serve.await_bucket(results_of(client), DEADLINE_S) is False
+    assert await_answer(results_of(client).make, DEADLINE_S) is False
 
 
 def test_wrong_credentials_are_told_at_once_and_a_silent_server_after_the_deadline():
     refusing = MemoryBucket(failures=[s3_error("SignatureDoesNotMatch")])
     with pytest.raises(ServiceUnavailable, match=r"store:9000 refused the credentials \(SignatureDoesNotMatch\)"):
-        serve.await_bucket(results_of(refusing), DEADLINE_S)
+        await_answer(results_of(refusing).make, DEADLINE_S)
     silent = MemoryBucket(failures=[urllib3.exceptions.ProtocolError("no route")] * 9)
     with pytest.raises(ServiceUnavailable, match=r"does not answer \(ProtocolError\).*\(tried for 0 s\)"):
-        serve.await_bucket(results_of(silent), 0)
+        await_answer(results_of(silent).make, 0)
     assert len(silent.failures) == 8
 
 

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from small_batches import DEFAULTS, Bench, Executor, prepared, write_notebook
@@ -324,6 +326,19 @@ def test_a_store_that_died_in_an_execution_is_there_again_before_anything_is_wri
     made = prepared(folder, "grid: {skew: [0, 1]}")
     done = bench.run(made, dies, store=lambda: nullcontext(there.append("again")))
     assert [record.status for record in done.values()] == ["ok", "ok"]
+
+
+def test_a_store_of_others_that_is_away_as_an_execution_ends_is_waited_for(folder, bench, monkeypatch):
+    client = bench.records.bucket._client
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: setattr(client, "error", None))
+    monkeypatch.setattr("keyshift.waiting.time", clock)
+
+    def leaves(*given):
+        client.error = ConnectionResetError()
+        return Executor()(*given)
+
+    [record] = bench.run(prepared(folder), leaves).values()
+    assert record.status == "ok"
 
 
 def test_an_execution_whose_record_has_rotted_is_made_again(folder, bench):
