@@ -243,6 +243,9 @@ def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None)
 def open_job_lab(
     spec: RunSpec, profile: str | None = None, say: Say | None = None, warned: bool = False
 ) -> AbstractContextManager[Lab]:
-    """A lab in which the live job of ``spec`` can run, with room for restarts with more slots; see ``open_lab``."""
-    cores = spec.routers + wanted_slots(spec) * len(spec.tasks) if spec.job.replicas == 1 else 0
+    """A lab in which the live job of ``spec`` can run, with room for restarts with more slots; see ``open_lab``. There
+    is none where each task is alone in a process: those that may never come would take as much as the others.
+    """
+    alone = load_profile(profile).spark.executors_for(spec.cores) == spec.cores
+    cores = 0 if alone or spec.job.replicas > 1 else spec.routers + wanted_slots(spec) * len(spec.tasks)
     return open_lab([spec], profile, say, cores, warned=warned)

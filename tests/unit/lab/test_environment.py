@@ -125,6 +125,15 @@ def test_the_profile_says_where_the_spark_of_all_runs_is(opened):
     assert isinstance(stack, Stack), "the services are ours"
 
 
+@pytest.mark.parametrize(("place", "cores"), [("local", 2 + 16), ("local-cluster", 2 + 16), ("local-apart", 2 + 4)])
+def test_a_live_job_has_room_for_a_restart_unless_each_slot_of_that_would_be_another_process(
+    opened, monkeypatch, place, cores
+):
+    monkeypatch.setattr(module.Resources, "here", lambda: Resources(cpus=2, memory=8 << 30, free=8 << 30))
+    with open_job_lab(live_spec({}), place):
+        assert opened[-1][3] == cores
+
+
 def test_runs_with_replicas_need_no_spark_of_the_lab_and_have_to_fit_before_anything_is_opened(opened, monkeypatch):
     replicated = make_spec({"replicas": 2, "ordering": "live_robin"})
     resources = Resources(cpus=2, memory=64 << 30, free=64 << 30)
