@@ -227,7 +227,8 @@ def executors(place: Profile, needs: Needs) -> str:
         )
     if there := spark.executors_for(cores):
         each = -(-cores // there)
-        return f"{there} executors of {each} core{'s' * (each > 1)}, processes of this machine"
+        more = size(there * EXECUTOR_BYTES)
+        return f"{there} executors of {each} core{'s' * (each > 1)}, processes of this machine, which take {more} more"
     return "no executors, Spark in one process"
 
 

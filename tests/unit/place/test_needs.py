@@ -177,9 +177,9 @@ def test_keys_that_are_in_a_server_need_no_room_in_executors(own_backends):
 def test_executors_and_services_are_those_of_the_profile():
     assert executors(HERE, Needs(9)) == "no executors, Spark in one process"
     assert executors(Profile(spark=SparkProfile(master="local-cluster", executors=2)), Needs(9)) == (
-        "2 executors of 5 cores, processes of this machine"
+        "2 executors of 5 cores, processes of this machine, which take 1.1 GiB more"
     )
-    assert executors(APART, Needs(9)) == "9 executors of 1 core, processes of this machine"
+    assert executors(APART, Needs(9)) == "9 executors of 1 core, processes of this machine, which take 4.8 GiB more"
     assert executors(PODS, needs_of(SEVERAL)).startswith("3 of 6 executors of 4 cores in pods")
     spare = needs_of(make_spec(SEVERAL.parameters() | {"spares": 2}))
     assert executors(PODS, spare).startswith("3 of 10 executors"), "those of a spare stand idle, and are there"
