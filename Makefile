@@ -88,7 +88,7 @@ bench-strategies: classes ## every strategy on one load, and the aims for them; 
 	@$(BIN)/keyshift batch data/compare/01_compare_presets-aims.yaml $(ARGS)
 	@$(BIN)/python -m bench.aims
 
-bench-peers: classes ## ours beside the state of Spark and Flink, and their ways to rescale, at two rates, and over the events in a frame, and the highest rates, five times; two hours
+bench-peers: classes ## ours beside the state of Spark and Flink, and their ways to rescale, at two rates, and over the events in a frame, and the highest rates, five times; two and a half hours
 	@$(BIN)/keyshift batch data/compare/05_engines-peers.yaml data/compare/05_engines-highest.yaml $(ARGS)
 
 bench-replication: classes ## 50 deaths under each of two orders, 10 without replicas: silence and its cost; two hours
