@@ -30,7 +30,7 @@ class Waits:
 
         ``ends``, ``rates`` (events/s) and ``busy`` (the share of a server's time that they take) are of shape (n,):
         what has waited is processed in order, so the queue is gone only after its end, and later events wait for it.
-        Raises BadInput if that takes more than a day.
+        Raises BadInput if that takes more than a day, or ends later than ``LONGEST_S``.
         """
         origin, frame_s = begins.mean(), self._load.frame_s
         gone = (ends - busy * origin) / (1 - busy)
@@ -38,6 +38,10 @@ class Waits:
             raise BadInput(
                 f"records would wait for up to {ends.max() - begins[0]:.3g} s, and all that have waited would be "
                 f"processed {queued_s:.3g} s after the first: no more than a day is simulated; {_REMEDY}"
+            )
+        if (last_s := gone.max()) > LONGEST_S:  # of many short steps this is the first that ends too late
+            raise BadInput(
+                f"it would take {last_s:.3g} s at least: no more than {LONGEST_S:g} s are simulated; {_REMEDY}"
             )
         rounds = math.ceil((gone.max() - begins[0]) / frame_s)
         arrivals = (begins + frame_s * np.arange(max(rounds, 0))[:, None]).ravel()
@@ -67,14 +71,11 @@ class Waits:
     def per_second(self, costs: Costs, end_s: float) -> pd.DataFrame:
         """Columns second, count (events), p50_ms, p99_ms: as ``metrics.per_second``, from the trigger to ``end_s``.
 
-        An event has a latency as without a migration, and its wait on top of it. Raises BadInput for more seconds than
-        ``LONGEST_S``.
+        An event has a latency as without a migration, and its wait on top of it.
         """
         usual, offered = costs.latency_ms(self._load.frame_s), float(self._load.rates.sum())
         rows = []
-        if (last := max([0, math.ceil(end_s), *self._counts])) > LONGEST_S:
-            raise BadInput(f"it would take {last:.3g} s: no more than {LONGEST_S:g} s are simulated; {_REMEDY}")
-        for second in range(last + 1):
+        for second in range(max([0, math.ceil(end_s), *self._counts]) + 1):
             counted = self._counts.get(second, np.zeros(0))
             (classes,) = np.nonzero(counted)
             waiting = min(offered, counted.sum())

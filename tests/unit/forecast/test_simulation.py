@@ -10,7 +10,7 @@ from small_cluster import FREE
 from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.live_spec import parameters as parameters_of_live
 from keyshift.experiment.spec import make_spec
-from keyshift.forecast import simulation
+from keyshift.forecast import simulation, waiting
 from keyshift.forecast.calibration import calibrate, usable
 from keyshift.forecast.simulation import amount, questions, simulate
 from keyshift.model.errors import BadInput, ServiceUnavailable
@@ -103,6 +103,12 @@ WAIT = "would wait for up to .* no more than a day is simulated; raise link .* 1
 def test_a_point_in_which_seconds_would_be_too_many_is_refused(given, words):
     with pytest.raises(BadInput, match=words):
         simulate(FREE, {"one": {"strategy": "all_at_once"} | given}, SMALL)
+
+
+def test_of_many_steps_none_is_simulated_behind_the_first_that_ends_too_late(monkeypatch):
+    monkeypatch.setattr(waiting, "LONGEST_S", 3.0)
+    with pytest.raises(BadInput, match=r"it would take 3\.\d+ s at least: no more than 3 s are simulated; raise link"):
+        simulate(FREE, {"one": {}}, SMALL)
 
 
 # -- runs that were measured -------------------------------------------------------------------------------------------
