@@ -68,9 +68,10 @@ def calibrate(runs: Mapping[str, Sequence[tuple[Manifest, RunTables]]]) -> Calib
     """Find costs from runs with their tables, of any points, as ``Study.good()`` has them.
 
     Each is also simulated with costs that are found without the runs of its strategy (of a restart: without that run),
-    and compared. Raises BadInput for a run that cannot be simulated, or if there is too little to find costs from.
+    and compared. A run whose migration was not complete, or without latency before it, is left out. Raises BadInput for
+    a run that cannot be simulated, or if there is too little to find costs from.
     """
-    known = [_run(manifest, tables) for some in runs.values() for manifest, tables in some]
+    known = [_run(manifest, tables) for some in runs.values() for manifest, tables in some if _measured(manifest)]
     everything = fit([run.measured for run in known])
     rows = [_validated(run, known, everything) for run in known]
     return Calibration(everything.costs, everything.table, pd.DataFrame(rows))

@@ -245,6 +245,17 @@ def test_a_run_with_more_events_than_costs_of_other_workloads_allow_is_told_apar
     assert found.validation["completion_s"].notna().all()
 
 
+def test_a_run_whose_only_step_was_rolled_back_says_nothing_and_does_not_stop_the_others():
+    manifest, tables = measured("matched", 1)
+    summary = manifest.summary.model_copy(update={"completion_s": None})
+    nothing_moved = tables["migration"].assign(**dict.fromkeys(small_store.MOMENTS, nan))
+    rolled_back = manifest.model_copy(update={"summary": summary}), tables | {"migration": nothing_moved}
+    runs = {"fluid": [measured("fluid")]}
+    found = calibrate(runs | {"matched": [rolled_back]})
+    assert found.validation["strategy"].tolist() == ["fluid"]
+    assert repr(found.costs) == repr(calibrate(runs).costs)
+
+
 def test_costs_are_from_the_measured_time_before_the_migration_and_not_from_the_warm_up():
     def with_warm_up(manifest, tables, latency_ms, cores):
         latency, metrics = tables["latency"].copy(), tables["metrics"].copy()
