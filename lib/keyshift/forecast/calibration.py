@@ -12,6 +12,7 @@ import pandas as pd
 
 from keyshift.analysis.tables import RunTables
 from keyshift.clock import SECOND_US
+from keyshift.experiment.possible import slots_at_first
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.forecast import Cluster, Costs, Fit, Load, MeasuredRun, Simulated, fit, require_possible, simulated
 from keyshift.forecast.cost import event_cpu_us, event_us
@@ -213,6 +214,9 @@ def _run(manifest: Manifest, tables: RunTables) -> _SimulatedRun:
     target = spec.target(current, None, _load(spec, manifest).rates.tolist())
     frame_s, slots, owners = spec.run.frame_ms / 1000, max(spec.tasks.values()), len(set(current.owner))
     idle_s = frame_s * ceil(TICK_US / SECOND_US / frame_s)  # one that owns nothing gets no row of every frame
+    assert manifest.summary is not None
+    # A job of its own has no other slots before a restart; one of several runs has those of all of them.
+    [there] = (spec.tasks if manifest.summary.one_job else slots_at_first(spec)).values()
     measured = MeasuredRun(
         restarts=point.restarts,
         copies_first=point.replicate > 0 and point.copies == "warm_up",
@@ -221,7 +225,7 @@ def _run(manifest: Manifest, tables: RunTables) -> _SimulatedRun:
         rate=spec.run.rate,
         slots=slots,
         owners=(owners, len(set(target.owner))),
-        rows_per_s=spec.routers * (owners / frame_s + (slots - owners) / idle_s),
+        rows_per_s=spec.routers * (owners / frame_s + (there - owners) / idle_s),
         cpus=manifest.machine.cpus,
         event_s=event_us(spec.workload) / 1e6,
         event_cpu_s=event_cpu_us(spec.workload) / 1e6,

@@ -283,3 +283,15 @@ def test_slots_that_own_nothing_have_few_rows():
     few, more = ({"to_slots": slots} for slots in (1, 4))
     assert row_s(**few) / row_s(**more) == pytest.approx((2 + 2 / 3) / 2)
     assert row_s(**few, frame_ms=60) / row_s(**more, frame_ms=60) == pytest.approx(4 / 2)
+
+
+def test_slots_that_a_restart_makes_have_no_rows_before_it_but_in_a_job_of_several_runs():
+    def row_s(**more):
+        runs = {"fluid": [measured("fluid", slots=2, to_slots=1)], "stop_restart": []}
+        for number in (1, 2):  # more than half of the runs
+            manifest, tables = measured("stop_restart", number, slots=2, to_slots=4)
+            summary = manifest.summary.model_copy(update=more)
+            runs["stop_restart"].append((manifest.model_copy(update={"summary": summary}), tables))
+        return calibrate(runs).costs.row_s
+
+    assert row_s() / row_s(one_job=True) == pytest.approx((2 + 2 / 3) / 2)
