@@ -6,7 +6,7 @@ A press is answered by a thread of its own, so the page never waits; what the jo
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from html import escape
 from typing import Any, ClassVar
 
@@ -163,11 +163,10 @@ class Explorer:
 def live_picture() -> Callable[[WatchedJob], None]:
     """Give what ``play`` takes: a picture in the output of the cell, which is drawn anew for each look at a job."""
     place = display({"text/plain": ""}, raw=True, display_id=True)
-    figures: dict[int, LiveFigure] = {}
+    figure_of = cache(LiveFigure)
 
     def show(job: WatchedJob) -> None:
-        figure = figures.setdefault(id(job.history), LiveFigure(job.history))
-        place.update(Image(figure.png()))
+        place.update(Image(figure_of(job.history).png()))
 
     return show
 

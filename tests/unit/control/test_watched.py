@@ -113,9 +113,10 @@ def outcomes(job):
 
 
 def test_a_script_presses_and_stops_and_its_picture_is_one_that_changes(job, load, monkeypatch):
-    drawn, seen = [], []
+    drawn, seen, figures = [], [], mock.Mock(wraps=explorer_module.LiveFigure)
     place = mock.Mock(update=lambda image: drawn.append(image.data))
     monkeypatch.setattr(explorer_module, "display", lambda *_, **__: place)
+    monkeypatch.setattr(explorer_module, "LiveFigure", figures)
     show = live_picture()
 
     def look(job):
@@ -132,6 +133,7 @@ def test_a_script_presses_and_stops_and_its_picture_is_one_that_changes(job, loa
     assert ("change_rate", 200.0, "events") in job.live.traffic.told
     assert len(drawn) == 6 and len(set(drawn)) > 1
     assert all(data.startswith(PNG) for data in drawn)
+    figures.assert_called_once_with(job.history)  # to make one takes a while, beside the job that is watched
 
 
 def test_what_the_job_refuses_ends_a_script_and_the_job(job):
