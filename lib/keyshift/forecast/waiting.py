@@ -14,6 +14,7 @@ AT_ONCE = 4_000_000  # waits that are looked at together, to bound memory
 PER_S = 16  # frames per second that are looked at, at the least
 # Each second has latencies of its own, and the more of them, the longer records wait.
 LONGEST_WAIT_S, LONGEST_S = 86_400.0, 1e6  # until all is processed that has waited; of a migration
+_NOTHING: tuple[Ints, Floats] = np.zeros(0, np.int64), np.zeros(0)
 _REMEDY = "raise link (a number alone is bytes per second, write 10Gbit), or lower state or rate"
 
 
@@ -22,7 +23,7 @@ class Waits:
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._counts: dict[int, Floats] = {}  # by second; events by class
+        self._counts: dict[int, tuple[Ints, Floats]] = {}  # by second: classes that occur, and the events of each
         self.longest_s = 0.0
 
     def add(self, begins: Floats, ends: Floats, rates: Floats, busy: Floats) -> None:
@@ -63,10 +64,10 @@ class Waits:
         order = np.argsort(seconds, kind="stable")
         found, begins = np.unique(seconds[order], return_index=True)
         for second, here in zip(found, np.split(order, begins)[1:], strict=True):
-            before = self._counts.get(int(second), np.zeros(0))
-            counted = np.bincount(classes[here], events[here], minlength=len(before)).astype(np.float64)
-            counted[: len(before)] += before
-            self._counts[int(second)] = counted
+            known, before = self._counts.get(int(second), _NOTHING)
+            counted = np.bincount(np.concatenate([known, classes[here]]), np.concatenate([before, events[here]]))
+            (occurring,) = np.nonzero(counted)
+            self._counts[int(second)] = occurring, counted[occurring].astype(np.float64)
 
     def per_second(self, costs: Costs, end_s: float) -> pd.DataFrame:
         """Columns second, count (events), p50_ms, p99_ms: as ``metrics.per_second``, from the trigger to ``end_s``.
@@ -76,10 +77,9 @@ class Waits:
         usual, offered = costs.latency_ms(self._load.frame_s), float(self._load.rates.sum())
         rows = []
         for second in range(max([0, math.ceil(end_s), *self._counts]) + 1):
-            counted = self._counts.get(second, np.zeros(0))
-            (classes,) = np.nonzero(counted)
+            classes, counted = self._counts.get(second, _NOTHING)
             waiting = min(offered, counted.sum())
-            events = np.concatenate([[offered - waiting], counted[classes] * (waiting / (counted.sum() or 1.0))])
+            events = np.concatenate([[offered - waiting], counted * (waiting / (counted.sum() or 1.0))])
             waits_ms = np.concatenate([[0.0], 1000 * LEAST_S * np.exp(classes * WIDTH)])
             latency = (waits_ms[:, None] + usual).ravel()
             order = np.argsort(latency)

@@ -1,5 +1,6 @@
 """Migrations that are small enough to follow by hand: one unit over one link, and what each strategy adds to that."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from small_cluster import FREE, ONE_LINK, assignment, carried_out, load
 
 from keyshift.forecast import Cluster
+from keyshift.forecast.waiting import Waits
 from keyshift.model.errors import BadInput
 
 HERE, THERE = assignment(0, 0), assignment(0, 1)  # unit 1 moves
@@ -89,6 +91,17 @@ def test_what_waited_keeps_the_slot_busy():
     slow = carried_out("all_at_once", HERE, THERE, PAIR, costs=replace(FREE, event_s=0.04))
     beyond = quick.seconds["p99_ms"].iloc[1], slow.seconds["p99_ms"].iloc[1]
     assert beyond[0] < 250 < 400 < beyond[1]
+
+
+def test_a_second_of_a_long_wait_keeps_the_lengths_that_occur_in_it():
+    waits = Waits(PAIR)
+    tracemalloc.start()
+    try:
+        waits.add(np.array([0.1]), np.array([2000.0]), np.array([10.0]), np.zeros(1))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 2000 * 16 < kept < 2000 * 1000, "bytes; all lengths up to the longest would be more than 6000 for each"
 
 
 def test_what_is_asked_for_comes_first():
