@@ -36,9 +36,9 @@ def rate_sentences(summaries: Sequence[SummaryRow], parameter: str = "slots", gr
         text = f"{name}: {least[0]}{first['mean']:.0f} events/s with {parameter} = {first['value']}"
         if len(line) > 1:
             text += f", {least[1]}{last['mean']:.0f} with {last['value']}"
-            if not least[0]:
+            if not any(least):  # the other rate is known to a step of the search, so nobody knows the least multiple
                 text += (
-                    f": {least[1]}{last['mean'] / first['mean']:.2g} times as many with "
+                    f": {last['mean'] / first['mean']:.2g} times as many with "
                     f"{last['value'] / first['value']:.2g} times the {parameter}"
                 )
         said.append(text + ".")
