@@ -340,6 +340,7 @@ def _compare(
     first, apart = [*takewhile(alike, known)], [pair for pair in known if not alike(pair)]
     worst, high = (apart or known)[-1]
     text = one if len(known) == 1 else several if apart else same
+    at_least = "at least " if worst.label in unseen else ""
     spikes_ms = [point.mean(lambda row: row.get("spike_ms")) or nan for point, _ in first]
     return [
         text.format(
@@ -347,13 +348,13 @@ def _compare(
             low=show(low, first[-1][1]),
             best_spike=_span(_ms, min(spikes_ms), max(spikes_ms)),
             worst=worst.label,
-            high=("at least " if worst.label in unseen else "") + show(high, high),
+            high=at_least + show(high, high),
             span=show(low, high),
             of_best=_early([point for point, _ in first]),
             of_worst=_early([worst]),
             of_all=_early([point for point, _ in known]),
             worst_spike=_ms(worst.mean(lambda row: row.get("spike_ms")) or nan),
-            times=_contrast(best, worst, measure, much),
+            times=_contrast(best, worst, measure, much, at_least),
         )
     ]
 
@@ -367,13 +368,15 @@ def _early(group: Sequence[Point]) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
-def _contrast(best: Point, worst: Point, measure: Callable[[SummaryRow], float | None], word: str) -> str:
-    """How far apart two means are, or that the repetitions do not tell."""
+def _contrast(
+    best: Point, worst: Point, measure: Callable[[SummaryRow], float | None], word: str, at_least: str
+) -> str:
+    """How far apart two means are, or that the repetitions do not tell. ``at_least``: words before a multiple."""
     low, high = best.mean(measure), worst.mean(measure)
     assert low is not None and high is not None  # they are ranked
     if differ(best.values(measure), worst.values(measure)) is False:
         return "that may be chance (Welch, 95 %)"
-    return f"{digits(high / low)} times as {word}" if low > 0 else "no multiple of nothing"
+    return f"{at_least}{digits(high / low)} times as {word}" if low > 0 else "no multiple of nothing"
 
 
 def _times(low: float, high: float) -> str:

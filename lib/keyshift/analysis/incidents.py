@@ -156,7 +156,8 @@ def _relief(
     ``unseen``: who may be worse than is known.
     """
     value, hurt = known[point], known[pain]
-    of_each = (f"{'at least ' * (name in unseen)}{digits(known[name])} with **{name}**" for name in (point, pain))
+    at_least = {name: "at least " * (name in unseen) for name in (point, pain)}
+    of_each = (f"{at_least[name]}{digits(known[name])} with **{name}**" for name in (point, pain))
     both, (low, high) = ", ".join(of_each), sorted((value, hurt))
     if high <= least:
         return f"{both}; there was nothing to help against here"
@@ -171,4 +172,5 @@ def _relief(
         return f"{both}; that may be chance (Welch, 95 %)"
     if value > hurt:
         return f"{both}; it was worse here"
-    return f"{both}; it helped, {f'{digits(hurt / value)} times less' if value else 'nothing is left of it'}"
+    less = f"{at_least[pain]}{digits(hurt / value)} times less" if value else "nothing is left of it"
+    return f"{both}; it helped, {less}"

@@ -118,7 +118,7 @@ def test_who_was_not_seen_to_recover_is_the_best_in_nothing_that_may_not_be_over
     said = sentences(rows)
     assert said[2:4] == [
         "matched kept the P99 spike at 10 × its value before (a spike of 200 ms); lazy reached at least 40 × (800 ms): "
-        "4.0 times as much.",
+        "at least 4.0 times as much.",
         "The longest time without a result is 400 ms with matched.",
     ]
     assert said[-1] == (

@@ -139,7 +139,7 @@ def test_the_last_unit_of_a_migration_that_left_some_behind_is_not_there():
 @pytest.mark.parametrize(
     ("recovered", "words"),
     [
-        ((1.0, None), "20 with **b**, at least 120 with **a**; it helped, 6.0 times less."),
+        ((1.0, None), "20 with **b**, at least 120 with **a**; it helped, at least 6.0 times less."),
         ((None, 1.0), f"at least 20 with **b**, 120 with **a**; {CUT_SHORT}"),
     ],
 )
