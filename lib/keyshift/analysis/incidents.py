@@ -1,7 +1,7 @@
 """An incident of other engines beside what helps against it here: how bad each point is, and whether it helped."""
 
 from collections.abc import Collection, Mapping, Sequence
-from math import isfinite, isnan, nan
+from math import isfinite, nan
 from types import MappingProxyType
 
 import pandas as pd
@@ -19,6 +19,7 @@ from keyshift.analysis.tables import (
     measured,
     middle,
     points,
+    stood_still,
 )
 
 LATE = "late results (%)"
@@ -65,11 +66,6 @@ def _there_s(row: SummaryRow, migration: pd.DataFrame) -> float:
     return nan if row.get("incomplete") else float(migration["installed_s"].max())
 
 
-def _stood_still(there_s: float, row: SummaryRow) -> bool:
-    """Whether nothing is known to have moved: no unit came, and no step has switched, whatever a death made of it."""
-    return isnan(there_s) and not row.get("incomplete") and (row.get("phases") or {}).get("prepare") is None
-
-
 def _late(latency: pd.DataFrame, slo_ms: float) -> float:
     need(latency, ["created_s", "latency_ms"], "incident_table")
     return float(100 * (latency.loc[latency["created_s"] >= 0, "latency_ms"] > slo_ms).mean())
@@ -106,11 +102,10 @@ def incident_sentences(
                 told = _relief(point, pain, known, LEAST_LATE if measure == LATE else 0.0, values, unseen)
             said.append(f"{measure}: {told}.")
     for point in against:
-        there = table.attrs.get(_OF_RUNS, {}).get(THERE, {}).get(point, [])
-        runs = zip(there, _correct(rows, point), strict=bool(there))
-        if left := sum(_stood_still(there_s, row) for there_s, row in runs):
+        mine = _correct(rows, point)
+        if left := sum(stood_still(row) and not row.get("incomplete") for row in mine):
             said.append(
-                f"In {left} of {len(there)} runs of **{point}** nothing is known to have moved: the job was as it was."
+                f"In {left} of {len(mine)} runs of **{point}** nothing is known to have moved: the job was as it was."
             )
     for point in dict.fromkeys([*against, *against.values()]):
         mine = _correct(rows, point)

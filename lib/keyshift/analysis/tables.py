@@ -52,9 +52,17 @@ def moves(row: SummaryRow) -> bool:
     had switched. An autoscaler, or a script, asks for a move or not: what its job does without one is compared.
     """
     trigger = row["parameters"].get("trigger")
-    phases = row.get("phases") or {}
-    rolled_back = row.get("units_moved") == 0 and "prepare" in phases and phases["prepare"] is None
-    return trigger in ("auto", "script") or (trigger != "none" and row.get("steps") != 0 and not rolled_back)
+    return trigger in ("auto", "script") or (trigger != "none" and row.get("steps") != 0 and not stood_still(row))
+
+
+def stood_still(row: SummaryRow) -> bool:
+    """Whether nothing is known to have moved: no unit came, and no step has switched, whatever a death made of it.
+
+    Of several steps, of which one was rolled back, the phase does not tell; but behind a switch bytes are sent, or they
+    are not known.
+    """
+    switched = (row.get("phases") or {}).get("prepare", 0.0) is not None or row.get("bytes_moved") != 0
+    return row.get("units_moved") == 0 and not switched
 
 
 def is_hit(row: SummaryRow) -> bool:

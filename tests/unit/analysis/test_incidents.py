@@ -119,6 +119,8 @@ def test_of_a_point_at_which_nothing_moved_that_is_said():
     late = {"a": [latency(600, 600)] * 2, "b": [latency(9, 600)] * 2, "c": [latency(9, 9)] * 2}
     there = {"a": [migration()] * 2, "b": [migration(3.0), migration()], "c": [migration(3.0)] * 2}
     table = incident_table(rows, late, there, slo_ms=500)
+    for number in (0, 1, 3):
+        rows[number] |= {"units_moved": 0, "bytes_moved": 0, "phases": {"prepare": None}}
     said = incident_sentences(rows, table, {"b": "a", "c": "a"}, [LATE])
     assert said[-1] == "In 1 of 2 runs of **b** nothing is known to have moved: the job was as it was."
     assert len(said) == 1 + 2 + 1
