@@ -58,8 +58,8 @@ def aims(rows: Sequence[SummaryRow]) -> list[Measurement]:
 
 
 def _figures(row: SummaryRow) -> Iterator[tuple[str, float | None]]:
-    """What aims are about, in ms; nothing of a run that is not correct."""
-    if row["verdict"] == "ok":
+    """What aims are about, in ms; nothing of a run that is not correct, or has left units where they were."""
+    if row["verdict"] == "ok" and not row.get("incomplete"):
         yield from {"spike": row["spike_ms"], "before": row["p99_ms"]}.items()
         seconds = {"completion": row["completion_s"], "hand-over": hand_over_s(row), "floor": row["floor_s"]}
         yield from ((figure, None if value is None else value * 1000) for figure, value in seconds.items())

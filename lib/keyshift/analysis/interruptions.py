@@ -7,7 +7,7 @@ import pandas as pd
 
 from keyshift.analysis.conclusions import digits, enumerated, tie
 from keyshift.analysis.metrics import FAULT, arrivals_ms, need
-from keyshift.analysis.tables import SummaryRow, correct
+from keyshift.analysis.tables import SPIKE, SummaryRow, correct
 from keyshift.analysis.timelines import faults
 from keyshift.model.errors import BadInput
 
@@ -15,7 +15,7 @@ SILENCE = "silence (s)"
 BEFORE = ("P50 before (ms)", "P99 before (ms)")
 AFTER = ("P50 after (ms)", "P99 after (ms)")
 AGAIN = "normal again after (s)"
-MEASURES = (SILENCE, "P99 spike (ms)", *BEFORE, *AFTER, AGAIN)
+MEASURES = (SILENCE, SPIKE, *BEFORE, *AFTER, AGAIN)
 LEAST_S = 1e-3  # of a silence; no result is closer to the next one than the clock tells
 AROUND_S = 2.0  # a silence that is longer counts whole
 
@@ -23,7 +23,7 @@ AROUND_S = 2.0  # a silence that is longer counts whole
 def interruptions(rows: Sequence[SummaryRow], latencies: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
     """One row per strategy: runs, verdict, silence in s, spike in ms, P50 and P99 before and after in ms, and seconds
     until latency was normal again. Medians over the runs that are correct; NaN for what is not known, and if a run of
-    them was not seen to be normal again.
+    them was not seen to be normal again. Silence and spike are not known if one left units where they were.
 
     ``rows``: of summaries, whatever their verdict. ``latencies``: of each strategy the latency tables of its correct
     runs, in the order of their rows. *After* is what was created behind the recovery; nothing, if it never came.
@@ -40,6 +40,8 @@ def interruptions(rows: Sequence[SummaryRow], latencies: Mapping[str, Sequence[p
         measured = pd.DataFrame(each, columns=list(MEASURES), dtype=float)
         medians = measured.median().to_dict()
         medians[AGAIN] = measured[AGAIN].median(skipna=False)
+        if any(row.get("incomplete") for row in good):  # with the units that stayed it might have been worse
+            medians |= dict.fromkeys((SILENCE, SPIKE), np.nan)
         verdict = "ok" if len(good) == len(mine) else f"bad ({len(mine) - len(good)} of {len(mine)})"
         found.append({"strategy": name, "runs": len(mine), "verdict": verdict, **medians})
     if not found:

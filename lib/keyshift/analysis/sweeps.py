@@ -69,7 +69,7 @@ def ranking(summaries: Sequence[SummaryRow], measure: str = "P99 spike (ms)") ->
 
     A run in which nothing was to happen, or to move, knows nothing of spike, silence, longest latency and recovery; if
     nothing moved, nor of the bytes that had to. A point has no rank by these if a run was not seen to recover, or is
-    incomplete, and none by its completion if a run did not complete.
+    incomplete, and none by its completion, or by what was moved, if a run did not complete.
     Columns: workload, rank (from 1), label, runs, mean, low and high (Student-t), first (False: worse than the first by
     more than chance, by Welch's test; True: that cannot be said, or it is the first; None: it was not repeated).
     Raises BadInput for an unknown measure.
@@ -109,10 +109,12 @@ def ranking_sentences(summaries: Sequence[SummaryRow], measure: str = "P99 spike
                 parts.append(f"the difference to {enumerated(close)} may be chance")
             if unclear := [row["label"] for row in others if row["first"] is None]:
                 parts.append(f"{enumerated(unclear)}: too few repetitions to tell")
-        if short := [point for point in group if not point.bad and _cut_short(point, measure)]:
-            open_ended = measure in UNTIL_RECOVERY and not all(point.recovered for point in short)
-            what, labels = "recover" if open_ended else "complete", enumerated(point.label for point in short)
-            parts.append(f"{labels}: no rank, as not every run was seen to {what}")
+        short: dict[str, list[str]] = {}
+        for point in group:
+            if not point.bad and _cut_short(point, measure):
+                what = "recover" if measure in UNTIL_RECOVERY and not point.recovered else "complete"
+                short.setdefault(what, []).append(point.label)
+        parts += [f"{enumerated(some)}: no rank, as not every run was seen to {what}" for what, some in short.items()]
         if parts:
             said.append(f"{workload}: {'; '.join(parts)}.")
     return said
@@ -122,7 +124,7 @@ def _cut_short(point: Point, measure: str) -> bool:
     """Whether a run ended before all was seen that the measure is of: the others alone would tell too little."""
     if measure in UNTIL_RECOVERY:
         return point.incomplete or not point.recovered
-    return measure.startswith("completion") and point.lacks("completion (s)")
+    return measure.startswith(("completion", "moved")) and point.lacks("completion (s)")
 
 
 def value_of(row: SummaryRow, name: str) -> Hashable:

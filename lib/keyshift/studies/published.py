@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from keyshift.analysis.plots.style import shown, style_of
-from keyshift.analysis.tables import REPETITION, SummaryRow, measured, middle
+from keyshift.analysis.tables import REPETITION, SummaryRow, correct, measured, middle
 from keyshift.planner import MEANINGS
 from keyshift.results.alike import FREE, fixed
 from keyshift.results.anonymous import anonymous_all
@@ -66,9 +66,9 @@ def beside(curve: Curve, rows: Sequence[SummaryRow]) -> list[Line]:
     """Our lines that have the most points of a curve; none if no run has any.
 
     ``rows``: of ``row_of``, with how many ``stages`` the run had (1 if that is not said), of which those whose verdict
-    is not ok are left out.
+    is not ok are left out, and those that left units where they were.
     """
-    found = list(curve.ours([row for row in rows if row["verdict"] == "ok"]))
+    found = list(curve.ours([row for row in correct(rows) if not row.get("incomplete")]))
     most = max((len(values) for _, values in found), default=0)
     lines = []
     for row, values in found:

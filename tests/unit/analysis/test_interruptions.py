@@ -98,6 +98,14 @@ def test_who_was_not_seen_to_recover_is_silent_for_longer_or_not_compared():
     ]
 
 
+def test_a_point_that_left_units_behind_is_silent_for_no_less():
+    rows = [row("flink_rescale", 900.0), row("fluid", 20.0), row("fluid", 20.0) | {"incomplete": True}]
+    table = interruptions(rows, {"flink_rescale": [latency(1.0)], "fluid": [latency(1.0)] * 2})
+    assert np.isnan(table.loc["fluid", "silence (s)"])
+    assert interruption_sentences(table, "flink_rescale") == ["flink_rescale: no result for 0.9 s."]
+    assert len(steady_sentences(table, "flink_rescale")) == 2, "that was before"
+
+
 def test_latencies_before_are_compared_in_words():
     rows = [row("spark_state", 5.0), row("fluid", 5.0) | {"p50_ms": 5.0, "p99_ms": 30.0}]
     table = interruptions(rows, {"spark_state": [latency(1.0)], "fluid": [latency(1.0)]})

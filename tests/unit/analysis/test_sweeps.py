@@ -189,7 +189,13 @@ def test_a_point_that_was_cut_short_or_in_which_nothing_moved_has_no_rank():
     assert sweeps.ranking_sentences([short]) == ["micro: lazy: no rank, as not every run was seen to recover."]
     assert sweeps.ranking(rows, "P99 before (ms)")["label"].tolist() == ["fluid", "lazy"]
     cut = row("lazy", 1000, 1.0, recover_s=0.0, completion_s=None, incomplete=True)
-    assert sweeps.ranking_sentences([cut]) == ["micro: lazy: no rank, as not every run was seen to complete."]
+    for measure in ("P99 spike (ms)", "moved (MiB)"):
+        said = sweeps.ranking_sentences([cut | {"bytes_moved": 1}], measure)
+        assert said == ["micro: lazy: no rank, as not every run was seen to complete."], measure
+    assert sweeps.ranking_sentences([short, cut | {"strategy": "drrs"}]) == [
+        "micro: lazy: no rank, as not every run was seen to recover; "
+        "drrs: no rank, as not every run was seen to complete."
+    ]
     known = {"silence_ms": 1.0, "longest_ms": 1.0, "recover_s": 0.0}
     still = row("fluid", 1000, 1.0, parameters={"seed": 0, "trigger": "scale"}, steps=0, **known)
     rows = [still | {"strategy": "stays"}, row("matched", 1000, **known)]

@@ -103,6 +103,7 @@ def test_one_strategy_is_divided_by_another_under_the_same_load():
     with_settings = moved("meces", 60, 80, 4, unit="group")
     assert beside(AGAINST_MECES, [rows[0], with_settings]) == [], "that is not the preset"
     assert beside(AGAINST_MECES, [rows[0] | {"one_job": True}, rows[1]]) == [], "one has practised"
+    assert beside(AGAINST_MECES, [rows[0] | {"incomplete": True}, rows[1]]) == [], "one has not moved all of it"
 
 
 def of_run(strategy, parameters, **measures):
