@@ -154,11 +154,11 @@ def scaling_sentences(costs: pd.DataFrame) -> list[str]:
         f"{_seconds(first['missed seconds'])}."
     ]
     for other in others:
-        share = first["slot-seconds"] / other["slot-seconds"] - 1
+        share = round(first["slot-seconds"] / other["slot-seconds"] - 1, 2)
         price = (
             f"{abs(share):.0%} {'more' if share > 0 else 'fewer'} slot-seconds than"
             if share
-            else "as many slot-seconds as"
+            else "about as many slot-seconds as"
         )
         missed = first["missed seconds"] - other["missed seconds"]
         late = f"{_seconds(abs(missed))} {'more' if missed > 0 else 'fewer'} missed" if missed else "as many missed"

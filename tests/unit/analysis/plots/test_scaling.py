@@ -103,6 +103,10 @@ def test_costs_are_slot_seconds_and_missed_seconds_in_which_the_first_job_is_com
         "That is 100% more slot-seconds than **few**, and as many missed (2 there).",
         "That is 50% fewer slot-seconds than **many**, and 2 seconds more missed (0 there).",
     ]
+    nearly = pd.DataFrame({"job": ["scaled", "many"], "slot-seconds": [299.0, 300.0], "missed seconds": [2, 1]})
+    assert scaling_sentences(nearly)[1] == (
+        "That is about as many slot-seconds as **many**, and 1 second more missed (1 there)."
+    )
 
 
 def test_the_figure_has_a_panel_for_each_number_and_a_line_for_each_job():
