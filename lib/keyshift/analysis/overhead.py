@@ -31,7 +31,8 @@ def overhead_table(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def overhead_sentences(runs: Mapping[str, pd.DataFrame]) -> list[str]:
     """Say how many times as much as the first point each other one pays, of means over their runs; also what may be
     chance (Welch, 95 %), as is all that is known of one run alone, and which of them ran once. A measure that one of
-    both does not know, or of which the first one pays nothing, is left out.
+    both does not know, or of which the first one pays nothing, is left out, and so is one that is below 0, as a latency
+    is if the clock of Kafka's log is behind.
 
     ``runs``: see ``overhead_table``, of points all of whose runs are correct.
     """
@@ -44,7 +45,7 @@ def overhead_sentences(runs: Mapping[str, pd.DataFrame]) -> list[str]:
         times, chance = [], []
         for measure in each:
             mine, theirs = each[measure].dropna(), base[measure].dropna()
-            if len(mine) and len(theirs) and theirs.mean():
+            if theirs.mean() > 0 and mine.mean() >= 0:  # so none of both is NaN
                 over = mine.mean() / theirs.mean()
                 times.append(f"{measure} {digits(over) if once else f'{over:.2f}'} times")
                 chance += [] if once or differ(theirs, mine) else [str(measure)]

@@ -341,9 +341,9 @@ def _times(factor: float, row: SummaryRow, name: str) -> float | None:
 
 
 def ratio(row: SummaryRow, above: str, below: str) -> float | None:
-    """One figure of a run over another; None if one is not known, or the lower one is 0."""
+    """One figure of a run over another; None if one is not known, or the lower one is not above 0."""
     top, bottom = row.get(above), row.get(below)
-    return None if top is None or not bottom else top / bottom
+    return None if top is None or bottom is None or bottom <= 0 else top / bottom
 
 
 def _verdict(point: Point) -> str:

@@ -94,6 +94,8 @@ def test_a_spike_below_the_p99_before_is_no_smaller_multiple_and_without_one_sil
     said = sentences(rows)
     assert "The longest time without a result is 30 ms with fluid, 400 ms with lazy: 13 times as long." in said
     assert not any("The load ended" in sentence for sentence in said)
+    said = sentences([row("fluid", p99_ms=-5.0, spike_ms=900.0)])  # the clock of Kafka's log is behind
+    assert "P99 before and at its spike are not both known for fluid." in said
 
 
 @pytest.mark.parametrize(

@@ -40,3 +40,6 @@ def test_a_measure_that_one_run_of_several_knows_may_be_chance():
 def test_what_is_not_known_and_a_single_point_are_not_compared():
     assert overhead_sentences({"plain": UNKNOWN, "ours": OURS}) == ["ours next to plain: CPU (%) 1.20 times."]
     assert overhead_sentences({"plain": PLAIN}) == overhead_sentences({}) == []
+    behind = OURS.assign(**{"P99 (ms)": -5.0})
+    for pair in ({"plain": PLAIN, "ours": behind}, {"plain": behind, "ours": PLAIN}):
+        assert "P99 (ms)" not in overhead_sentences(pair)[0], "the clock of Kafka's log is behind"
