@@ -113,7 +113,8 @@ def simulation_sentences(table: pd.DataFrame, validation: pd.DataFrame) -> list[
     if len(whole):
         took, floor = whole["completion_s"].iloc[0], whole["floor_s"].iloc[0]
         first = whole.loc[whole["completion_s"] <= 1.01 * took, "point"].tolist()
-        low, high = max(min(floor, took), took * off.low), took * off.high
+        low = max(min(floor, took), took * off.low)
+        high = max(low, took * off.high)
         between = f", or {_s(low)} to {_s(high)} if the simulator is as far off as above" if off.runs else ""
         said.append(
             f"Of what moves everything {enumerated(first)} would complete first, in {_s(took)}{between}; a bare copy "

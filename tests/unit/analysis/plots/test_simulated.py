@@ -89,3 +89,5 @@ def test_the_words_begin_with_how_sure_they_are():
         "Those few wait all the same: see the longest wait.",
     ]
     assert "140 s" not in "".join(simulation_sentences(TABLE, RUNS.iloc[2:]))
+    faster = RUNS.assign(completion_s=[0.5, 0.8, 9.0])  # no run took as long as it was simulated
+    assert "in 70 s, or 70 s to 70 s if the simulator" in simulation_sentences(TABLE, faster)[4]
