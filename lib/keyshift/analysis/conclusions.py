@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from itertools import takewhile
 from math import isfinite, nan
@@ -194,7 +195,7 @@ def enumerated(some: Iterable[str]) -> str:
 def digits(value: float) -> str:
     """Two significant digits, without an exponent."""
     if value < 1:
-        return f"{value:.2g}"
+        return f"{Decimal(f'{value:.2g}'):f}"
     return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from small_store import row as summary
 
-from keyshift.analysis.conclusions import rescaling_sentences, sentences
+from keyshift.analysis.conclusions import digits, rescaling_sentences, sentences
 from keyshift.analysis.tables import comparison_table
 from keyshift.model.errors import BadInput
 
@@ -48,6 +48,11 @@ def test_a_fast_but_wrong_run_wins_nothing_and_one_without_summary_cannot_be_com
         comparison_table([row("fluid", verdict=NAN)])
     with pytest.raises(BadInput, match="no lost"):
         sentences([{name: value for name, value in row("fluid").items() if name != "lost"}])
+
+
+def test_a_number_has_two_digits_and_no_exponent():
+    words = [digits(value) for value in (0.0, 6.1e-5, 0.5, 9.96, 123.0, -912.0)]
+    assert words == ["0", "0.000061", "0.5", "10", "120", "-910"]
 
 
 def test_ties_are_called_ties_and_a_single_run_does_not_make_alike_what_repeated_ones_tell_apart():
