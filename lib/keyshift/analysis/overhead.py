@@ -47,7 +47,7 @@ def overhead_sentences(runs: Mapping[str, pd.DataFrame]) -> list[str]:
             mine, theirs = each[measure].dropna(), base[measure].dropna()
             if theirs.mean() > 0 and mine.mean() >= 0:  # so none of both is NaN
                 over = mine.mean() / theirs.mean()
-                times.append(f"{measure} {digits(over) if once else f'{over:.2f}'} times")
+                times.append(f"{measure} {digits(over) if once or over < 0.1 else f'{over:.2f}'} times")
                 chance += [] if once or differ(theirs, mine) else [str(measure)]
         doubt = f"; {enumerated(once)} ran once, so all of it may be chance" if once else ""
         if chance:

@@ -21,6 +21,8 @@ def test_what_may_be_chance_is_called_so():
     assert overhead_sentences({"plain": PLAIN, "ours": OURS}) == [
         "ours next to plain: P99 (ms) 1.03 times, CPU (%) 1.20 times; of P99 (ms) that may be chance (Welch, 95 %)."
     ]
+    silences = {"passive": PLAIN[["P99 (ms)"]], "kazoo": OURS[["P99 (ms)"]] / 5000}
+    assert overhead_sentences(silences) == ["kazoo next to passive: P99 (ms) 0.00021 times."], "none is 0.00 times"
 
 
 @pytest.mark.parametrize(("plain", "ours", "once"), [(1, 1, "plain and ours"), (3, 1, "ours"), (1, 3, "plain")])
