@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from keyshift.analysis.conclusions import enumerated
+from keyshift.analysis.conclusions import digits, enumerated
 from keyshift.analysis.statistics import differ, interval
 from keyshift.analysis.tables import (
     MEASURES,
@@ -104,7 +104,7 @@ def ranking_sentences(summaries: Sequence[SummaryRow], measure: str = "P99 spike
         parts = []
         if known := ranked[ranked["workload"] == workload].to_dict("records"):
             best, *others = known
-            parts.append(f"{best['label']} has the smallest {measure}, {best['mean']:.3g} (n = {best['runs']})")
+            parts.append(f"{best['label']} has the smallest {measure}, {digits(best['mean'])} (n = {best['runs']})")
             if close := [row["label"] for row in others if row["first"] is True]:
                 parts.append(f"the difference to {enumerated(close)} may be chance")
             if unclear := [row["label"] for row in others if row["first"] is None]:

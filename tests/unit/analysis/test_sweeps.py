@@ -170,6 +170,8 @@ def test_the_ranking_says_who_is_first_and_who_may_be_as_good():
         "micro: fluid has the smallest P99 spike (ms), 11 (n = 3); the difference to matched may be chance; "
         "drrs: too few repetitions to tell."
     ]
+    slow = [row("stop_restart", 1000, 1220.0)]
+    assert sweeps.ranking_sentences(slow) == ["micro: stop_restart has the smallest P99 spike (ms), 1200 (n = 1)."]
     assert sweeps.ranking([]).empty
 
 

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from keyshift.analysis.conclusions import digits
 from keyshift.analysis.plots.style import heading, plain_numbers, theme
 from keyshift.analysis.tables import MIB
 
@@ -182,7 +183,8 @@ def exploration_sentences(history: History) -> list[str]:
         else:
             words += f"{moves['moved'].sum()} units moved, the last seen {moves['at_s'].iloc[-1] - begin:.1f} s later"
         if part["p99_ms"].notna().any():
-            words += f"; median of the P99 {part['p99_ms'].median():.3g} ms, at most {part['p99_ms'].max():.3g} ms"
+            middle, most = digits(part["p99_ms"].median()), digits(part["p99_ms"].max())
+            words += f"; median of the P99 {middle} ms, at most {most} ms"
         said.append(words)
     return said
 

@@ -44,6 +44,8 @@ def test_what_was_seen_has_a_row_for_each_look_and_is_said_with_what_was_asked(h
     words = "2 units moved, the last seen 2.0 s later; median of the P99 30 ms, at most 40 ms"
     assert scale == f"**scale 3** at 2 s: {words}"
     assert kill.startswith("**kill** at 4 s: no unit moved; median of the P99 30 ms")
+    history.add(status(6.0, [2, 2, 1], 5230.0))
+    assert exploration_sentences(history)[-1].endswith(", at most 5200 ms")
     assert exploration_sentences(History()) == ["nothing was seen of the job"]
 
 
