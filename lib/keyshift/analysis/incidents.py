@@ -80,15 +80,15 @@ def incident_sentences(
     less is better. What is within 10 % is called the same, or within a factor of 2 if one of the two ran once or the
     measure is known of no single run (a column of one's own), and so are ``LEAST_LATE`` of late results; where both
     were repeated, what may be chance (Welch, 95 %) is called so. Nothing is known of a point whose runs died, or are
-    wrong. One that was not seen to recover may be worse than what is known of its spike and silence, so it is neither
-    better than another one in them nor the same. A point of ``against`` at which nothing moved is told: no migration
-    of it has helped. Raises BadInput if there is no such measure.
+    wrong. One that was not seen to recover, or left units behind, may be worse than what is known of its spike and
+    silence, so it is neither better than another one in them nor the same. A point of ``against`` at which nothing
+    moved is told: no migration of it has helped. Raises BadInput if there is no such measure.
     """
     need(table, measures, "incident_sentences")
     said = verdict_sentences(rows)
     said += doubts(correct(rows))
     every = [point for group in points(rows).values() for point in group]
-    open_ended = {point.rows[0]["strategy"] for point in every if not point.recovered}
+    cut_short = {point.rows[0]["strategy"] for point in every if point.incomplete or not point.recovered}
     for measure in measures:
         of_correct = table.loc[table["verdict"] == "ok", measure].dropna()
         known = {str(point): float(value) for point, value in of_correct.items()}
@@ -98,7 +98,7 @@ def incident_sentences(
                 told = f"not known for {enumerated(missing)}"
             else:
                 values = {name: _values(rows, table, name, measure) for name in (point, pain)}
-                unseen = open_ended if measure in UNTIL_RECOVERY else set()
+                unseen = cut_short if measure in UNTIL_RECOVERY else set()
                 told = _relief(point, pain, known, LEAST_LATE if measure == LATE else 0.0, values, unseen)
             said.append(f"{measure}: {told}.")
     for point in against:
@@ -160,7 +160,7 @@ def _relief(
     better, worse = (point, pain) if value < hurt else (pain, point)
     if better in unseen or (alike and worse in unseen):
         ended = enumerated(name for name in (point, pain) if name in unseen)
-        return f"{both}; whether it helped is not known, as the load ended before the recovery of {ended} was seen"
+        return f"{both}; whether it helped is not known, as the recovery of {ended} with all state there was not seen"
     if alike:
         return f"{both}; it did not help here"
     if values[point] and values[pain] and differ(values[point], values[pain]) is False:

@@ -17,7 +17,7 @@ def migration(*installed_s):
     return pd.DataFrame({"installed_s": installed_s})
 
 
-CUT_SHORT = "whether it helped is not known, as the load ended before the recovery of b was seen."
+CUT_SHORT = "whether it helped is not known, as the recovery of b with all state there was not seen."
 
 
 def row(strategy, silence_ms, verdict="ok", recover_s=1.0):
@@ -149,6 +149,8 @@ def test_who_was_not_seen_to_recover_has_not_helped(recovered, words):
     rows = [row(name, ms, recover_s=at) for name, ms, at in zip("ba", (20.0, 120.0), recovered, strict=True)]
     table = incident_table(rows, {}, {}, slo_ms=500)
     assert incident_sentences(rows, table, {"b": "a"}, ["silence (ms)"])[-1] == f"silence (ms): {words}"
+    rows = [each | {"recover_s": 1.0, "incomplete": at is None} for each, at in zip(rows, recovered, strict=True)]
+    assert incident_sentences(rows, table, {"b": "a"}, ["silence (ms)"])[1] == f"silence (ms): {words}"
 
 
 def test_a_second_request_that_came_when_state_moved_for_the_first_has_replaced_nothing():
