@@ -117,6 +117,8 @@ def _wrong(folder: Path, wanted: dict[str, str]) -> list[str]:
 def _download(confs: Sequence[str], folder: Path, say: Say, cancel: threading.Event | None) -> None:
     wanted = _checksums(confs)
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.parent.glob("jars-*"):  # by one that was killed: the lock is ours
+        shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="jars-") as scratch:
         _resolve(confs, Path(scratch), say, cancel)
         if wrong := _wrong(Path(scratch), wanted):

@@ -414,6 +414,7 @@ def ivy(cache, tmp_path, monkeypatch):
 
 
 def test_jars_are_fetched_once_those_of_flink_when_they_are_asked_for_and_damaged_ones_again(ivy, cache):
+    (cache / "jars-killed" / "spark").mkdir(parents=True)
     assert jars.jars("spark") == [cache / "jars" / "spark" / "a-1.jar"]
     assert [jar.read_bytes() for jar in jars.jars("broker")] == [b"b"]
     assert sorted(entry.name for entry in cache.iterdir()) == ["jars", "jars.lock"]
