@@ -239,9 +239,20 @@ def writing(path: Path) -> AbstractContextManager[None]:
     return service_errors(OSError, lambda error: f"{path} cannot be written: {error.strerror or error}")
 
 
+def is_there(option: str, path: Path) -> bool:
+    """Say whether something is at ``path``, of ``option``. Raises BadInput if nothing can be, or nobody may look."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:  # a name that is too long, or a folder that is not for us
+        raise BadInput(f"{option} {path}: {error.strerror}; name another one") from None
+    return True
+
+
 def require_folder(option: str, path: Path) -> None:
-    """Raise BadInput if there is no folder in which ``path``, of ``option``, could be made, or it has no right name."""
-    _exists(option, path)
+    """Raise BadInput if there is no folder in which ``path``, of ``option``, could be made."""
+    is_there(option, path)
     if not path.absolute().parent.is_dir():
         raise BadInput(f"{option} {path}: its folder does not exist; make it first")
     if not os.access(path.absolute().parent, os.W_OK):
@@ -252,16 +263,9 @@ def require_file(option: str, path: Path | None) -> None:
     """Raise BadInput if the file of ``option`` cannot be written at the end."""
     if path is None:
         return
-    if not _exists(option, path):
+    if not is_there(option, path):
         require_folder(option, path)
     elif path.is_dir():
         raise BadInput(f"{option} {path}: it is a folder; name a file")
     elif not os.access(path, os.W_OK):
         raise BadInput(f"{option} {path}: you may not write into it; name another file")
-
-
-def _exists(option: str, path: Path) -> bool:
-    """Whether there is such a file. Raises BadInput if there can be none, as its name is too long, or nobody says."""
-    with service_errors(OSError, lambda error: BadInput(f"{option} {path}: {error.strerror}; name another one")):
-        return path.exists()
-    raise AssertionError  # for mypy: no error is swallowed

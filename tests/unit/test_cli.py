@@ -132,6 +132,7 @@ def test_help_names_every_command(tmp_path):
         (["simulate", "--set", "strategy=meces"], "--set strategy=meces: use --strategy"),
         (["simulate", "--costs", "nowhere/costs.json"], "nowhere/costs.json: its folder does not exist"),
         (["simulate", "--costs", "pyproject.toml"], "costs = 'pyproject.toml': Expecting value"),
+        (["simulate", "--costs", "long" * 64], "longlong: File name too long; name another one"),
     ],
 )
 def test_bad_input_is_one_line_with_status_2_and_starts_nothing(arguments, words, tmp_path):

@@ -113,7 +113,8 @@ def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning
     (tmp_path / "old").write_text("")
     for file in (None, tmp_path / "new", tmp_path / "old"):
         require_file("--out", file)
-    for file, why in ((tmp_path, "it is a folder"), (tmp_path / "nowhere" / "new", "its folder does not exist")):
+    wrong = [(tmp_path, "it is a folder"), (tmp_path / "nowhere" / "new", "its folder does not exist")]
+    for file, why in (*wrong, (tmp_path / ("long" * 64), "File name too long; name another one")):
         with pytest.raises(BadInput, match=f"^--out {file}: {why}"):
             require_file("--out", file)
     for use in (require_file, require_folder):
@@ -126,6 +127,9 @@ def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning
         require_file("--out", tmp_path / "new")
     with pytest.raises(BadInput, match=f"^--output {tmp_path / 'new'}: you may not write into its folder"):
         require_folder("--output", tmp_path / "new")
+    for long in (tmp_path / ("long" * 64), tmp_path / ("long" * 64) / "new"):
+        with pytest.raises(BadInput, match=f"^--output {long}: File name too long; name another one$"):
+            require_folder("--output", long)
     forbidden[:] = [tmp_path / "old"]
     with pytest.raises(BadInput, match=f"^--out {tmp_path / 'old'}: you may not write into it"):
         require_file("--out", tmp_path / "old")

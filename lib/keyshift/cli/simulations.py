@@ -1,14 +1,13 @@
 """Migrations on a cluster that is not at hand, with what the runs of the store say that things cost."""
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyshift.cli.options import Json, ProfileOption, print_rows
-from keyshift.folders import require_folder
+from keyshift.folders import is_there, require_folder
 from keyshift.model.errors import BadInput
 from keyshift.progress import tell
 from keyshift.registry import named_values
@@ -48,7 +47,7 @@ def simulate(
     common = {"slots": slots, "to_slots": to_slots, "state": state, "rate": rate, "link": link} | given
     points = {name: {"strategy": name} for name in strategy}
     questions(points, common)  # before anything is started
-    if costs and not os.path.exists(costs):  # then they are kept in it; not of Path, which raises for some names
+    if costs and not is_there("--costs", costs):  # then they are kept in it
         require_folder("--costs", costs)
     table = simulate(_costs(costs, profile), points, common)
     rows = [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
@@ -62,7 +61,7 @@ def _costs(file: Path | None, profile: str | None) -> "Costs":
     from keyshift.studies.stored_runs import open_store
     from keyshift.workloads.files import new_file
 
-    if file and os.path.exists(file):
+    if file and file.exists():
         try:
             return Costs.from_json(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, BadInput) as error:
