@@ -13,9 +13,9 @@ T = TypeVar("T")
 N = TypeVar("N", int, float)
 
 
-def unknown(kind: str, name: str, known: list[str]) -> BadInput:
+def unknown(kind: str, name: Any, known: list[str]) -> BadInput:
     """The error for a name that is not known: says the nearest known name and all of them."""
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return BadInput(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
 
@@ -103,7 +103,7 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The thing registered under ``name``. Raises BadInput naming the nearest and all known names."""
-        if name not in self._entries:
+        if name not in self.names():  # a notebook may give what is no text, and has no hash
             raise unknown(self.kind, name, self.names())
         return self._entries[name]
 

@@ -1,6 +1,6 @@
 """The runs of a notebook: named points of one question, and what its figures need of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -273,18 +273,32 @@ def require_free(settings: Mapping[str, Any], *taken: str) -> None:
         raise BadInput(f"settings: {', '.join(twice)}: set by other parameters of this notebook")
 
 
+def _names(parameter: str, given: Iterable[Any], allowed: str) -> list[str]:
+    """The names in a list. Raises BadInput for what is none, and for one that is there twice: it would be one point."""
+    names: list[str] = []
+    for name in given:
+        if not isinstance(name, str):
+            raise BadInput(f"{parameter}: {name!r}: must be {allowed}")
+        if name in names:
+            raise BadInput(f"{parameter}: {name} is there twice; leave one out")
+        names.append(name)
+    return names
+
+
 def named(strategies: Sequence[str] | Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """A point for each strategy, for ``measure``: parameters of a run, by the name that figures show.
 
     ``strategies``: names from ``keyshift strategies``, or points of one's own by their names,
     ``{"chunk 16": {"strategy": "chunked", "settings": {"size": 16}}}``. A name alone may stand for a point.
-    Raises BadInput, naming the point, for a strategy or a setting that is not known, or a value that is refused.
+    Raises BadInput, naming the point, for a strategy or a setting that is not known, a value that is refused, and a
+    name that is in a list twice.
     """
     if isinstance(strategies, str) or not isinstance(strategies, (Sequence, Mapping)):
         raise BadInput(f"strategies = {strategies!r}: must be {_ALLOWED}")
-    given = strategies if isinstance(strategies, Mapping) else dict(zip(strategies, strategies, strict=True))
+    if not isinstance(strategies, Mapping):
+        strategies = {name: name for name in _names("strategies", strategies, _ALLOWED)}
     points = {}
-    for name, chosen in given.items():
+    for name, chosen in strategies.items():
         told = {"strategy": chosen} if isinstance(chosen, str) else chosen
         if not isinstance(told, Mapping):
             raise BadInput(f"strategies: {name} = {chosen!r}: must be {_ALLOWED}")
@@ -307,7 +321,7 @@ def on_backends(names: Sequence[str], strategies: Sequence[str] | Mapping[str, A
     """
     points: dict[str, dict[str, Any]] = {}
     chosen = named(strategies)
-    for backend in names:
+    for backend in _names("backends", names, "names from `keyshift backends`"):
         on_it = _on_shared(chosen) if backends.of_library(backend).server else chosen
         if chosen and not on_it:
             raise BadInput(f"backend = {backend}: all slots reach it, so nothing is copied; name one without copies")

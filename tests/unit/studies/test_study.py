@@ -185,6 +185,8 @@ def test_strategies_are_names_or_points_with_names_of_their_own():
     [
         ("fluid", "strategies = 'fluid': must be names of strategies in a list, or {name: {strategy"),
         (["fluidd"], "strategies: fluidd: unknown strategy 'fluidd': did you mean 'fluid'.* known: stop_restart, "),
+        (["fluid", {"strategy": "lazy"}], "strategies: {'strategy': 'lazy'}: must be names"),
+        (["fluid", "lazy", "fluid"], "strategies: fluid is there twice; leave one out"),
         ({"a": "fluidd"}, "strategies: a: unknown strategy 'fluidd'"),
         ({"a": 3}, "strategies: a = 3: must be names"),
         ({"a": {"settings": {}}}, "strategies: a: strategy: field required"),
@@ -255,5 +257,10 @@ def test_points_of_a_store_that_all_slots_reach_differ_in_what_takes_effect_ther
         "hybrid, not cached": {"backend": "hybrid", "strategy": "hybrid"},
         "hybrid, fluid": {"backend": "hybrid", "strategy": "fluid"},
     }
-    with pytest.raises(BadInput, match=r"unknown state backend 'rocks': did you mean 'rocksdb'"):
-        on_backends(["rocks"], ["fluid"])
+    for names, why in (
+        (["rocks"], r"unknown state backend 'rocks': did you mean 'rocksdb'"),
+        (["memory", 3], r"backends: 3: must be names from `keyshift backends`"),
+        (["memory", "memory"], r"backends: memory is there twice; leave one out"),
+    ):
+        with pytest.raises(BadInput, match=why):
+            on_backends(names, ["fluid"])
