@@ -251,10 +251,8 @@ def _metrics(port: int | None, profile: str | None, home: Path) -> "Iterator[Cal
 
 def _forecast(prepared: "list[PreparedBatch]", profile: str | None, again: bool, as_json: bool) -> None:
     from keyshift.place.needs import Resources
-    from keyshift.place.profile import use_profile
     from keyshift.studies.dry_run import forecast, total
 
-    use_profile(profile)
     records, resources = _records(profile), Resources.here()
     told = []
     for each in prepared:

@@ -8,7 +8,7 @@ import ast
 import contextlib
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
@@ -232,10 +232,11 @@ def forecast(prepared: PreparedBatch, records: Files | None, resources: Resource
     earlier = _took(records, prepared) if records else []
     known = [(possible[key].load_s, took_s) for key, took_s in earlier if key in possible]
     specs = [spec for each in to_do for spec in each.specs]
-    jobs = [job for each in to_do for job in each.jobs]
+    # The profile may be a parameter that varies.
+    places = [*{repr(each.place): each.place for each in to_do if each.specs}.values()] or [load_profile()]
+    needed = [_needs(each for each in to_do if each.place == place) for place in places]
     together = max((each.verdict_bytes for each in to_do), default=0)  # of all that is judged at once, not of a run
-    needs = replace(reduce(or_, map(needs_of, [*specs, *jobs]), Needs()), verdict_bytes=together)
-    place = next((each.place for each in to_do if each.specs), load_profile())
+    needs = replace(reduce(or_, needed), verdict_bytes=together)
     return Forecast(
         name,
         prepared.notebook.name,
@@ -244,14 +245,18 @@ def forecast(prepared: PreparedBatch, records: Files | None, resources: Resource
         sum(spec.run.repetitions for spec in specs),
         estimate([each.load_s for each in to_do], known),
         needs,
-        executors(place, needs),
-        services(place, needs, tuple(dict.fromkeys(also for each in to_do for also in each.also))),
+        "; or ".join(map(executors, places, needed)),
+        services(places[0], needs, tuple(dict.fromkeys(also for each in to_do for also in each.also))),
         refused,
         untold,
         records is not None,
         max((sum(map(kept_bytes, each.specs)) for each in to_do), default=0),
         any(each.searched for each in to_do),
     )
+
+
+def _needs(asked: Iterable[Asked]) -> Needs:
+    return reduce(or_, (needs_of(spec) for each in asked for spec in (*each.specs, *each.jobs)), Needs())
 
 
 def _key(parameters: Mapping[str, Any]) -> str:

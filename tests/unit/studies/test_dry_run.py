@@ -114,6 +114,15 @@ def test_a_forecast_says_what_is_needed_and_what_cannot_run_here(folder):
     assert "skew = -1" in refused[2]
 
 
+def test_executors_are_told_of_each_place_if_the_profile_varies(folder):
+    code = MEASURES.replace("one_job=False", "profile, one_job=False")
+    write_notebook(folder / "notebooks" / "load.ipynb", defaults=f"{DEFAULTS}\nprofile: str = ''", code=code)
+    told = forecast(prepared(folder, "grid: {profile: [local-cluster, local-apart], skew: [0, 1]}"), None, MACHINE)
+    two, six = "2 executors of 3 cores", "6 executors of 1 core"
+    of = "{}, processes of this machine, which take {} GiB more"
+    assert told.executors == f"{of.format(two, 1.1)}; or {of.format(six, 3.2)}"
+
+
 def test_migrations_of_one_job_have_one_verdict_and_other_runs_one_each(folder):
     of_each, one_job = 2000 * (230 + 260), MEASURES.replace("one_job=False", "one_job=True")
 
