@@ -15,7 +15,7 @@ class SignIn:
     user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
     tls: bool = False
-    authority: str = ""  # PEM: authority of the brokers' certificates; empty: those that the system trusts
+    authority: str = ""  # of TLS, PEM: authority of the brokers' certificates; empty: those that the system trusts
 
     @property
     def _protocol(self) -> str:
@@ -36,7 +36,7 @@ class SignIn:
         settings = {"security.protocol": self._protocol}
         if self.mechanism:
             settings |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self.password}
-        if self.tls and self.authority:
+        if self.authority:
             settings["ssl.ca.pem"] = self.authority
         return settings
 
@@ -48,7 +48,7 @@ class SignIn:
             who = f"username={_quoted(self.user)} password={_quoted(self.password)}"
             options["kafka.sasl.mechanism"] = self.mechanism
             options["kafka.sasl.jaas.config"] = f"org.apache.kafka.common.security.{module} required {who};"
-        if self.tls and self.authority:
+        if self.authority:
             options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.certificates": self.authority}
         return options
 

@@ -780,6 +780,7 @@ def test_a_value_that_kubernetes_takes_is_taken(chart, case, setting, tmp_path):
             "control.metricsPort is 8888: JupyterLab",
         ),
         ("lab", "alone", ["kafkaAccess.sasl=PLAIN"], "kafkaAccess.existingSecret.name"),
+        ("lab", "alone", ["kafkaAccess.authoritySecret.name=ca"], "is of TLS, but kafkaAccess.tls is false"),
         ("keyshift", None, ["kafka.enabled=false"], "lab.services.kafka"),
         ("keyshift", None, ["zookeeper.enabled=false"], "lab.services.zookeeper"),
         ("keyshift", None, ["lab.services.kafka=k:9092"], "kafka.enabled"),

@@ -314,6 +314,11 @@ def _checked(name: str, raw: dict[str, Any], folder: Path) -> Profile:
         raise BadInput(
             f"profile {name!r}: nodes = {profile.nodes} is for embedded services; of others name all addresses"
         )
+    if profile.services != "embedded" and profile.services.kafka_authority and not profile.services.kafka_tls:
+        raise BadInput(
+            f"profile {name!r}: services.kafka_authority is of TLS, and services.kafka_tls is false: set it to true, "
+            "or leave the authority out"
+        )
     profile.spark.certificate()
     if not profile.spark.on_kubernetes:
         require_sockets(profile.spark.sockets)

@@ -182,6 +182,10 @@ def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_need
         ("services: {kafka: k, zookeeper: 'z:1', minio: 'm:1'}", "services.kafka = 'k': "),
         ("services: {kafka: 'k:1', zookeeper: 'z:1'}", r"services.minio: field required .*S3"),
         (SERVICES.replace("zookeeper", "kafka_sasl: GSSAPI, zookeeper"), "kafka_sasl = 'GSSAPI'.*SCRAM-SHA-256"),
+        (
+            SERVICES.replace("zookeeper", "kafka_authority: ca.pem, zookeeper"),
+            "authority is of TLS, and .*tls is false",
+        ),
         ("spark: {cores: 0}", "spark.cores = 0: .*greater than or equal to 1"),
         ("spark: {master: 'yarn'}", "spark.master = 'yarn'"),
         ("spark: {memory: 1 gig}", "spark.memory = '1 gig'"),
