@@ -17,7 +17,7 @@ def unknown(kind: str, name: Any, known: list[str]) -> BadInput:
     """The error for a name that is not known: says the nearest known name and all of them."""
     near = get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return BadInput(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
+    return BadInput(f"unknown {kind} {name!r}: {hint}known: {', '.join(known) or 'none'}")
 
 
 _AS_JSON = {"True": "true", "False": "false", "None": "null"}  # as Python writes them, and notebooks

@@ -90,7 +90,7 @@ def test_help_names_every_command(tmp_path):
         (["job", "start", "--port", "70000"], "not '70000'"),
         (["job", "start", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
         (["job", "status"], "no job runs here; start one with `keyshift job start`"),
-        (["job", "stop", "nobody"], "unknown job 'nobody'"),
+        (["job", "stop", "nobody"], "unknown job 'nobody': known: none"),
         (["resume", "nobody"], "unknown job to resume 'nobody'"),
         (["job", "scale"], "Missing option '--slots'"),
         (["plan", "--strategy", "machted"], "did you mean 'matched'"),
