@@ -69,7 +69,7 @@ def _write(
     with ExitStack() as stack:
         writers: dict[str, Any] = {}
         for manifest in manifests:
-            for name in _tables_of(manifest):
+            for name in stored_tables(manifest):
                 schema = TABLES[name].insert(0, RUN_ID)
                 if name not in writers:
                     made = pyarrow.csv.CSVWriter if kind == "csv" else partial(pq.ParquetWriter, compression="zstd")
@@ -107,7 +107,7 @@ def read_export(folder: Path) -> Exported:
     if again := [run_id for run_id, times in Counter(m.run_id for m in found.manifests).items() if times > 1]:
         raise BadInput(f"manifests.jsonl has run {again[0]} more than once")
     for name in TABLES:
-        having = {manifest.run_id for manifest in found.manifests if name in _tables_of(manifest)}
+        having = {manifest.run_id for manifest in found.manifests if name in stored_tables(manifest)}
         if having and (others := set(_table(found, name, ["run_id"])["run_id"].unique().to_pylist()) - having):
             raise BadInput(f"{name}.{found.kind} has rows of run {min(others)!r}, which is not in manifests.jsonl")
     for manifest in found.manifests:
@@ -138,7 +138,7 @@ def require_new(folder: Path) -> None:
 
 def _told(manifest: Manifest) -> dict[str, Any]:
     told: dict[str, Any] = anonymous_all(manifest.model_dump(mode="json"))
-    return told | {"files": [f"{name}.parquet" for name in _tables_of(manifest)]}
+    return told | {"files": [f"{name}.parquet" for name in stored_tables(manifest)]}
 
 
 def _flat(manifest: Manifest) -> dict[str, Any]:
@@ -174,7 +174,8 @@ def _described(table: str, column: str, kind: str, meanings: Mapping[str, str] |
     }
 
 
-def _tables_of(manifest: Manifest) -> list[str]:
+def stored_tables(manifest: Manifest) -> list[str]:
+    """The names of the tables that are stored with a run."""
     return [name for name in TABLES if f"{name}.parquet" in manifest.files]
 
 
@@ -223,7 +224,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
 def _tables(exported: Exported, manifest: Manifest) -> dict[str, pa.Table]:
     """The tables of one run, checked."""
     tables = {}
-    for name in _tables_of(manifest):
+    for name in stored_tables(manifest):
         tables[name] = upgraded(name, _of_run(exported, name, manifest.run_id))
         _check(exported.kind, name, tables[name])
     if manifest.status == "died":

@@ -33,13 +33,12 @@ from keyshift.analysis.metrics import mean_ms
 from keyshift.analysis.plots.strategies import published_figure
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.results.anonymous import anonymous_all
-from keyshift.results.exchange import export_runs, require_new
+from keyshift.results.exchange import export_runs, require_new, stored_tables
 from keyshift.results.files import Files
 from keyshift.results.manifest import Manifest
 from keyshift.results.pages import page, svg, table
 from keyshift.results.report import overview, page_of, tables_of
 from keyshift.results.store import ResultStore, row_of
-from keyshift.results.tables import TABLES
 from keyshift.studies import gallery
 from keyshift.studies.batch import ExecutionRecord, PreparedBatch
 from keyshift.studies.batch_report import Done, batch_report
@@ -111,21 +110,23 @@ def pack(
         raise BadInput(f"folder {str(folder)!r} is the one you are in, and would be replaced: name a new one")
     require_new(folder)
     manifests, unreadable = (store.get_manifests(run_ids), 0) if run_ids else _stored(store, batches)
-    while True:
+
+    def write(some: Sequence[Manifest], left_out: int) -> int:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside_it:
             made = Path(beside_it) / "artifact"
             made.mkdir()
-            try:
-                _write(store, manifests, made, imprint, meanings, batches, named=bool(run_ids), unreadable=unreadable)
-            except BadInput:
-                # Only now: all that is packed would be read once more.
-                whole = manifests if run_ids else [manifest for manifest in manifests if _is_whole(store, manifest)]
-                if not whole or len(whole) == len(manifests):
-                    raise
-                manifests, unreadable = whole, unreadable + len(manifests) - len(whole)
-            else:
-                os.replace(made, folder)
-                return len(manifests)
+            _write(store, some, made, imprint, meanings, batches, named=bool(run_ids), unreadable=left_out)
+            os.replace(made, folder)
+        return len(some)
+
+    try:
+        return write(manifests, unreadable)
+    except BadInput:
+        # Only now: all that is packed would be read once more.
+        whole = manifests if run_ids else [manifest for manifest in manifests if _is_whole(store, manifest)]
+        if not whole or len(whole) == len(manifests):
+            raise
+    return write(whole, unreadable + len(manifests) - len(whole))
 
 
 def _stored(store: ResultStore, batches: Batches | None) -> tuple[list[Manifest], int]:
@@ -155,9 +156,8 @@ def _is_whole(store: ResultStore, manifest: Manifest) -> bool:
     """Whether all that is packed of a run can be read."""
     try:
         gallery.executed_notebooks(store, [manifest])
-        for name in TABLES:
-            if f"{name}.parquet" in manifest.files:
-                store.get_arrow(manifest.run_id, name)
+        for name in stored_tables(manifest):
+            store.get_arrow(manifest.run_id, name)
     except BadInput:
         return False
     return True
